@@ -1,0 +1,64 @@
+"""The models by name: `build(config.model, num_classes)`, then init and apply.
+
+A model is `model.apply(variables, images [B, H, W, C] normalised, train=False)`, which
+returns logits [B, num_classes]. With `mutable=["intermediates"]` an attention network
+also returns the probabilities of every layer.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from attn_cnn_jax.models.resnet import RESNETS
+from attn_cnn_jax.models.self_attention import SelfAttentionNetwork
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "self_attention": SelfAttentionNetwork,
+    **RESNETS,
+}
+
+
+class ModelError(ValueError):
+    """A model that cannot be what its config asks for; the message says why."""
+
+
+def build(model_config: Mapping[str, Any], num_classes: int) -> nn.Module:
+    """The module that `config.model` describes: its fields are the constructor's."""
+    fields = _plain(model_config)
+    name = fields.pop("name", None)
+    if name not in MODELS:
+        raise ModelError(f"model.name is {name!r}; choose from {', '.join(MODELS)}.")
+    try:
+        return MODELS[name](num_classes=num_classes, **fields)
+    except TypeError as error:
+        raise ModelError(f"config.model of {name}: {error}.") from error
+
+
+def initial_variables(
+    model: nn.Module, rng: jax.Array, image_shape: tuple[int, int, int]
+) -> dict[str, Any]:
+    """Freshly drawn variables for images of `image_shape` (H, W, C).
+
+    Raises `ModelError` where the model cannot take such images. Under `jax.eval_shape`
+    no array is made.
+    """
+    images = jnp.zeros((1, *image_shape), jnp.float32)
+    try:
+        return model.init(rng, images, train=False)
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"this model cannot be built: {error}.") from error
+
+
+def count_parameters(variables: Mapping[str, Any]) -> int:
+    """Number of trained values."""
+    return sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
+
+
+def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _plain(value) if hasattr(value, "items") else value
+        for key, value in fields.items()
+    }

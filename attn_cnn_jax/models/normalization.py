@@ -1,0 +1,46 @@
+"""BatchNorm with PyTorch's running variance."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+
+class BatchNorm(nn.Module):
+    """Normalise each channel over all other axes, with scale and bias.
+
+    In training by the statistics of the global batch, which also move the running ones
+    by a tenth; the running variance is the unbiased one (n / (n - 1)), as in PyTorch.
+    """
+
+    param_dtype: Any
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "*batch C"], *, train: bool
+    ) -> Float[Array, "*batch C"]:
+        """Normalised `x`, in the dtype of `x`."""
+        shape, dtype = x.shape[-1:], self.param_dtype
+        scale = self.param("scale", nn.initializers.ones, shape, dtype)
+        bias = self.param("bias", nn.initializers.zeros, shape, dtype)
+        running_mean = self.variable("batch_stats", "mean", jnp.zeros, shape, dtype)
+        running_var = self.variable("batch_stats", "var", jnp.ones, shape, dtype)
+        y = x.astype(dtype)
+        if train:
+            axes = tuple(range(x.ndim - 1))
+            mean, var = y.mean(axes), y.var(axes)
+            if not self.is_initializing():
+                n = y.size // y.shape[-1]
+                self._move(running_mean, mean)
+                self._move(running_var, var * (n / max(n - 1, 1)))
+        else:
+            mean, var = running_mean.value, running_var.value
+        y = (y - mean) * (scale * jax.lax.rsqrt(var + self.epsilon)) + bias
+        return y.astype(x.dtype)
+
+    def _move(self, running: nn.Variable, value: Array) -> None:
+        running.value = self.momentum * running.value + (1 - self.momentum) * value

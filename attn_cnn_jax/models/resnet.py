@@ -1,0 +1,111 @@
+"""ResNets for 32 x 32 images, the convolutional baseline of Table 1."""
+
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
+from attn_cnn_jax.models.normalization import BatchNorm
+
+_conv = partial(nn.Conv, use_bias=False, kernel_init=torch_kernel)
+
+
+class _Block(nn.Module):
+    """A residual block: `relu(convolutions(x) + shortcut(x))`.
+
+    basic: 3x3, 3x3; bottleneck: 1x1, 3x3, 1x1 with four times the width at the end. The
+    stride is on the first 3x3; the shortcut is the identity where the shape allows it,
+    else a 1x1 convolution with BatchNorm.
+    """
+
+    width: int
+    stride: int
+    bottleneck: bool
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W C"], *, train: bool) -> Array:
+        def conv(x: Array, features: int, size: int, stride: int, name: str) -> Array:
+            x = _conv(
+                features,
+                (size, size),
+                strides=stride,
+                padding=size // 2,
+                dtype=x.dtype,
+                param_dtype=self.param_dtype,
+                name=f"{name}conv",
+            )(x)
+            return BatchNorm(self.param_dtype, name=f"{name}norm")(x, train=train)
+
+        width, stride = self.width, self.stride
+        features = 4 * width if self.bottleneck else width
+        if self.bottleneck:
+            y = nn.relu(conv(x, width, 1, 1, "1_"))
+            y = nn.relu(conv(y, width, 3, stride, "2_"))
+            y = conv(y, features, 1, 1, "3_")
+        else:
+            y = nn.relu(conv(x, width, 3, stride, "1_"))
+            y = conv(y, features, 3, 1, "2_")
+        if stride != 1 or x.shape[-1] != features:
+            x = conv(x, features, 1, stride, "shortcut_")
+        return nn.relu(x + y)
+
+
+class ResNet(nn.Module):
+    """ResNet with a 3x3 stem and four stages of widths 1, 2, 4, 8 times `width`.
+
+    The mean over what is left of the grid (4 x 4 of 32 x 32) feeds the classifier.
+    """
+
+    num_classes: int
+    blocks: tuple[int, int, int, int]
+    bottleneck: bool
+    width: int
+    compute_dtype: str
+
+    @nn.compact
+    def __call__(
+        self, images: Float[Array, "B H W C"], *, train: bool
+    ) -> Float[Array, "B num_classes"]:
+        """Logits of normalised images."""
+        param_dtype = jnp.promote_types(jnp.float32, self.compute_dtype)
+        x = _conv(
+            self.width,
+            (3, 3),
+            padding=1,
+            dtype=self.compute_dtype,
+            param_dtype=param_dtype,
+            name="stem_conv",
+        )(images.astype(self.compute_dtype))
+        x = nn.relu(BatchNorm(param_dtype, name="stem_norm")(x, train=train))
+        for stage, num_blocks in enumerate(self.blocks):
+            for i in range(num_blocks):
+                x = _Block(
+                    width=self.width * 2**stage,
+                    stride=2 if stage > 0 and i == 0 else 1,
+                    bottleneck=self.bottleneck,
+                    param_dtype=param_dtype,
+                    name=f"stage_{stage}_block_{i}",
+                )(x, train=train)
+        pooled = x.astype(param_dtype).mean(axis=(1, 2))
+        return nn.Dense(
+            self.num_classes,
+            dtype=param_dtype,
+            param_dtype=param_dtype,
+            kernel_init=torch_kernel,
+            bias_init=torch_uniform(pooled.shape[-1]),
+            name="classifier",
+        )(pooled)
+
+
+RESNETS = {
+    "resnet10": partial(ResNet, blocks=(1, 1, 1, 1), bottleneck=False),
+    "resnet18": partial(ResNet, blocks=(2, 2, 2, 2), bottleneck=False),
+    "resnet34": partial(ResNet, blocks=(3, 4, 6, 3), bottleneck=False),
+    "resnet50": partial(ResNet, blocks=(3, 4, 6, 3), bottleneck=True),
+    "resnet101": partial(ResNet, blocks=(3, 4, 23, 3), bottleneck=True),
+    "resnet152": partial(ResNet, blocks=(3, 8, 36, 3), bottleneck=True),
+}

@@ -1,0 +1,96 @@
+"""The paper's fully attentional network for image classification."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from attn_cnn_jax.models.attention import ATTENTIONS
+from attn_cnn_jax.models.encoder import EncoderBlock
+from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
+
+
+def patchify(
+    images: Float[Array, "B H W C"], patch_size: int
+) -> Float[Array, "B h w D"]:
+    """Invertible down-sampling: each p x p patch becomes one pixel of p * p * C values.
+
+    Order inside a patch: row, column, channel (paper, section 4.1).
+    """
+    batch, height, width, channels = images.shape
+    p = patch_size
+    if height % p or width % p:
+        raise ValueError(
+            f"images of {height} x {width} pixels do not split into patches of "
+            f"patch_size={p}"
+        )
+    x = images.reshape(batch, height // p, p, width // p, p, channels)
+    return x.transpose(0, 1, 3, 2, 4, 5).reshape(
+        batch, height // p, width // p, p * p * channels
+    )
+
+
+class SelfAttentionNetwork(nn.Module):
+    """Patches, attention blocks on the grid, the mean over pixels, a linear classifier.
+
+    Every block has the full grid and the full width; see `models.attention` for the
+    fields of `attention`, its `name` included.
+    """
+
+    num_classes: int
+    patch_size: int
+    width: int
+    num_layers: int
+    num_heads: int
+    mlp_dim: int
+    activation: str
+    dropout_rate: float
+    norm_epsilon: float
+    compute_dtype: str
+    attention: Mapping[str, Any]
+
+    @nn.compact
+    def __call__(
+        self, images: Float[Array, "B H W C"], *, train: bool
+    ) -> Float[Array, "B num_classes"]:
+        """Logits of normalised images."""
+        param_dtype = jnp.promote_types(jnp.float32, self.compute_dtype)
+        fields = dict(self.attention)
+        attention = partial(
+            ATTENTIONS[fields.pop("name")],
+            num_heads=self.num_heads,
+            param_dtype=param_dtype,
+            **fields,
+        )
+        x = patchify(images.astype(self.compute_dtype), self.patch_size)
+        x = nn.Dense(
+            self.width,
+            dtype=self.compute_dtype,
+            param_dtype=param_dtype,
+            kernel_init=torch_kernel,
+            bias_init=torch_uniform(x.shape[-1]),
+            name="embedding",
+        )(x)
+        for i in range(self.num_layers):
+            block = EncoderBlock(
+                attention=attention,
+                mlp_dim=self.mlp_dim,
+                activation=self.activation,
+                dropout_rate=self.dropout_rate,
+                norm_epsilon=self.norm_epsilon,
+                param_dtype=param_dtype,
+                name=f"block_{i}",
+            )
+            x, _ = block(x, train=train)
+        pooled = x.astype(param_dtype).mean(axis=(1, 2))
+        return nn.Dense(
+            self.num_classes,
+            dtype=param_dtype,
+            param_dtype=param_dtype,
+            kernel_init=torch_kernel,
+            bias_init=torch_uniform(self.width),
+            name="classifier",
+        )(pooled)

@@ -1,0 +1,18 @@
+"""Learned relative attention with content, 16 heads: Table 2, row 3.
+
+python -m attn_cnn_jax.main --config=configs/learned_w_content_16heads.py
+
+20,956,938 parameters; accuracy .856 in the report.
+"""
+
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.config import base_config, self_attention, with_options
+
+
+def get_config(options: str = "") -> ConfigDict:
+    """The row; options: cifar10 (default), cifar100, digits."""
+    config = base_config()
+    config.model = self_attention("learned_w_content")
+    config.model.update(num_heads=16, width=256, mlp_dim=512)
+    return with_options(config, options)
