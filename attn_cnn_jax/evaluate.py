@@ -1,0 +1,68 @@
+"""Exact evaluation: every image once, sums divided once."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from flax import linen as nn
+from jax.sharding import Mesh
+
+from attn_cnn_jax import checkpoint as checkpoint_lib
+from attn_cnn_jax import data, models, parallel
+from attn_cnn_jax.metrics import Sums
+
+
+def make_eval_step(
+    model: nn.Module, dataset: data.Dataset, mesh: Mesh
+) -> Callable[..., Sums]:
+    """Compile `eval_step(variables, source, weights) -> Sums` of a batch."""
+
+    def eval_step(variables, source, weights) -> Sums:
+        images, labels = parallel.gather(source, mesh)
+        images = data.normalize(images, dataset.mean, dataset.std)
+        logits = model.apply(variables, images, train=False)
+        return Sums.of(logits, labels, weights)
+
+    return parallel.compile_step(eval_step, mesh)
+
+
+def evaluate(
+    eval_step: Callable[..., Sums],
+    variables: Mapping[str, Any],
+    feed: parallel.Feed,
+    batch_size: int,
+) -> dict[str, float]:
+    """Mean loss, accuracy and number of images of the split behind `feed`."""
+    rows, weights = data.eval_rows(feed.num_images, batch_size)
+    batches = [
+        eval_step(variables, feed(r), w) for r, w in zip(rows, weights, strict=True)
+    ]
+    total = sum((s.on_host() for s in jax.device_get(batches)), Sums.zero())
+    return {**total.means(), "images": int(total.count)}
+
+
+def evaluate_run(
+    workdir: str | os.PathLike,
+    checkpoint: str | int = "last",
+    data_dir: str | None = None,
+) -> dict[str, float]:
+    """Score a run on the test set again, from its checkpoint alone.
+
+    Returns the step of the checkpoint, the mean loss, the accuracy and the number of
+    images. `data_dir` replaces the one of the run's config.
+    """
+    run = checkpoint_lib.load(workdir, checkpoint)
+    config = run.config
+    if data_dir is not None:
+        config.dataset.data_dir = data_dir
+    dataset = data.load(config.dataset)
+    mesh = parallel.make_mesh()
+    model = models.build(config.model, dataset.num_classes)
+    result = evaluate(
+        make_eval_step(model, dataset, mesh),
+        parallel.replicate(run.variables, mesh),
+        parallel.Feed(dataset.test, mesh, config.dataset.placement),
+        config.eval_batch_size,
+    )
+    return {"step": run.step, **result}

@@ -1,0 +1,92 @@
+"""Train a config, resume it, or score it again.
+
+python -m attn_cnn_jax.main --config=configs/learned_wo_content.py
+python -m attn_cnn_jax.main --mode=evaluate --workdir=runs/learned_wo_content_seed42
+"""
+
+import json
+import pathlib
+
+import jax
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from attn_cnn_jax import checkpoint, command_line, evaluate, train
+from attn_cnn_jax import config as config_lib
+from attn_cnn_jax.errors import UserError
+
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "Config file, with an option after a colon: FILE.py:digits."
+)
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder of the run; default runs/<config>[_<option>]_seed<n>."
+)
+_MODE = flags.DEFINE_enum(
+    "mode", "train", ["train", "evaluate"], "Train (or continue), or score again."
+)
+_CHECKPOINT = flags.DEFINE_string(
+    "checkpoint", "last", "For --mode=evaluate: last, best, or a step."
+)
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "TFDS data_dir; default TFDS_DATA_DIR or ~/tensorflow_datasets."
+)
+_MULTI_HOST = flags.DEFINE_bool(
+    "multi_host", False, "Join the other processes through JAX's distributed runtime."
+)
+
+
+def main() -> int:
+    """Run what the flags ask for; returns the exit status."""
+    if _MODE.value == "evaluate":
+        return _evaluate()
+    if _CONFIG.value is None:
+        raise UserError("--config=FILE.py is missing; see the files in configs/.")
+    config = _CONFIG.value
+    if _DATA_DIR.value is not None:
+        config.dataset.data_dir = _DATA_DIR.value
+    config_lib.check(config)
+    workdir = _WORKDIR.value or default_workdir(flags.FLAGS["config"], config.seed)
+    _start_jax(config)
+    try:
+        train.train(config, workdir)
+    except train.Stopped as stopped:
+        print(f"{stopped}: saved. The same command continues from there.")
+        return 128 + stopped.signal_number
+    return 0
+
+
+def default_workdir(flag: flags.Flag, seed: int) -> str:
+    """runs/<config name>[_<options>]_seed<n>."""
+    path, _, options = config_flags.get_config_filename(flag).partition(":")
+    name = "_".join([pathlib.Path(path).stem, *filter(None, options.split(","))])
+    return f"runs/{name}_seed{seed}"
+
+
+def _evaluate() -> int:
+    if _WORKDIR.value is None:
+        raise UserError("--mode=evaluate needs --workdir=RUN.")
+    config = checkpoint.read_config(_WORKDIR.value)
+    if config is None:
+        raise UserError(f"{_WORKDIR.value} is not the workdir of a run.")
+    _start_jax(config)
+    name = _CHECKPOINT.value
+    which = int(name) if name.isdigit() else name
+    result = evaluate.evaluate_run(_WORKDIR.value, which, _DATA_DIR.value)
+    print(json.dumps({"workdir": _WORKDIR.value, "checkpoint": name, **result}))
+    print(
+        f"test accuracy {result['accuracy']:.4f}, loss {result['loss']:.4f} "
+        f"({result['images']:,} images, checkpoint of step {result['step']})"
+    )
+    return 0
+
+
+def _start_jax(config: ConfigDict) -> None:
+    """What has to be settled before JAX makes its first array."""
+    if _MULTI_HOST.value:
+        jax.distributed.initialize()
+    if config.model.compute_dtype == "float64":
+        jax.config.update("jax_enable_x64", True)
+
+
+if __name__ == "__main__":
+    command_line.run(main)

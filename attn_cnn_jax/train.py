@@ -1,0 +1,326 @@
+"""Training: the state, one step of it, and the loop around it."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from flax import struct
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from attn_cnn_jax import (
+    checkpoint,
+    data,
+    environment,
+    metrics,
+    models,
+    optim,
+    parallel,
+    progress,
+)
+from attn_cnn_jax import config as config_lib
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.evaluate import evaluate, make_eval_step
+from attn_cnn_jax.metrics import Sums
+from attn_cnn_jax.signals import Stopped, StopSignals
+
+
+class TrainState(struct.PyTreeNode):
+    """All that a training step changes; pytrees of arrays."""
+
+    step: Any  # updates so far
+    variables: Any  # {"params": ..., and "batch_stats" where the model has them}
+    opt_state: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a config comes to on this data: the parts of a training run."""
+
+    config: ConfigDict
+    dataset: data.Dataset
+    model: nn.Module
+    schedule: optax.Schedule
+    optimizer: optax.GradientTransformation
+    steps_per_epoch: int
+
+    @classmethod
+    def of(cls, config: ConfigDict, dataset: data.Dataset) -> "Task":
+        """Build the model and the optimizer of `config` for `dataset`."""
+        steps_per_epoch = len(dataset.train) // config.batch_size
+        if steps_per_epoch == 0:
+            raise UserError(
+                f"config.batch_size={config.batch_size} is more than the "
+                f"{len(dataset.train)} training images."
+            )
+        rate = config.optimizer.learning_rate
+        schedule = optim.make_schedule(
+            config.schedule, rate, config.num_epochs, steps_per_epoch
+        )
+        return cls(
+            config=config,
+            dataset=dataset,
+            model=models.build(config.model, dataset.num_classes),
+            schedule=schedule,
+            optimizer=optim.make_optimizer(config.optimizer, schedule),
+            steps_per_epoch=steps_per_epoch,
+        )
+
+    @property
+    def num_steps(self) -> int:
+        """Updates of the whole training."""
+        return self.config.num_epochs * self.steps_per_epoch
+
+    def initial_state(self) -> TrainState:
+        """The state before the first step, from `config.seed` alone."""
+        rng = jax.random.fold_in(_rngs(self.config.seed)[0], 0)
+        variables = models.initial_variables(self.model, rng, self.dataset.image_shape)
+        opt_state = self.optimizer.init(variables["params"])
+        return TrainState(jnp.zeros((), jnp.int32), variables, opt_state)
+
+    def make_train_step(self, mesh: Mesh) -> Callable[..., tuple[TrainState, Sums]]:
+        """Compile `train_step(state, source) -> (state, Sums of the batch before it)`.
+
+        What is random in it comes from the seed and `state.step`.
+        """
+        dataset, fields = self.dataset, self.config.dataset
+        run_rng = _rngs(self.config.seed)[1]
+
+        def train_step(state: TrainState, source) -> tuple[TrainState, Sums]:
+            rng = jax.random.fold_in(run_rng, state.step)
+            augment_rng, dropout_rng = jax.random.split(rng)
+            images, labels = parallel.gather(source, mesh)
+            images = data.augment(
+                images,
+                augment_rng,
+                crop_padding=fields.crop_padding,
+                flip=fields.flip,
+            )
+            images = data.normalize(images, dataset.mean, dataset.std)
+            images = parallel.split_batch(images, mesh)
+            params = state.variables["params"]
+            others = {k: v for k, v in state.variables.items() if k != "params"}
+
+            def mean_loss(params):
+                logits, others_after = self.model.apply(
+                    {"params": params, **others},
+                    images,
+                    train=True,
+                    rngs={"dropout": dropout_rng},
+                    mutable=list(others),
+                )
+                sums = Sums.of(logits, labels)
+                return sums.loss / sums.count, (sums, others_after)
+
+            gradient = jax.grad(mean_loss, has_aux=True)
+            grads, (sums, others) = gradient(params)
+            updates, opt_state = self.optimizer.update(grads, state.opt_state, params)
+            params = optax.apply_updates(params, updates)
+            variables = {"params": params, **others}
+            return TrainState(state.step + 1, variables, opt_state), sums
+
+        return parallel.compile_step(train_step, mesh, donate_state=True)
+
+
+def _rngs(seed: int) -> jax.Array:
+    """Keys of the initialisation and of the steps."""
+    return jax.random.split(jax.random.key(seed))
+
+
+def train(
+    config: ConfigDict, workdir: str | os.PathLike, *, mesh: Mesh | None = None
+) -> dict[str, float]:
+    """Train `config` in `workdir`, or continue there, and return the last evaluation.
+
+    Raises `Stopped` after a SIGTERM or Ctrl-C, with the state saved, and `UserError`
+    where the config, the data or the workdir cannot be used or the loss is not finite.
+    """
+    workdir = pathlib.Path(workdir)
+    config_lib.check(config)
+    _refuse_other_run(config, workdir)
+    mesh = mesh or parallel.make_mesh()
+    dataset = data.load(config.dataset)
+    task = Task.of(config, dataset)
+    shapes = jax.eval_shape(task.initial_state)  # what cannot be built, before writing
+    with (
+        StopSignals() as stop,
+        checkpoint.Checkpoints(workdir, config, config.checkpoints_to_keep) as saved,
+    ):
+        if jax.process_index() == 0:
+            checkpoint.write_config(workdir, config)
+            environment.record(workdir, mesh)
+        run = _Run(task, mesh, workdir, saved, shapes)
+        return run.to_the_end(stop)
+
+
+class _Run:
+    """A training in progress: the state, the sums not yet written, the files."""
+
+    def __init__(
+        self,
+        task: Task,
+        mesh: Mesh,
+        workdir: pathlib.Path,
+        saved: checkpoint.Checkpoints,
+        shapes: TrainState,
+    ) -> None:
+        self.task, self.mesh, self.saved = task, mesh, saved
+        self.config = config = task.config
+        like = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=parallel.replicated(mesh)
+            ),
+            shapes,
+        )
+        training = {"step": like.step, "opt_state": like.opt_state}
+        found = saved.restore((like.variables, training))
+        self.best = {"accuracy": -1.0, "step": 0}
+        self.interval = Sums.zero()
+        if found is None:
+            self.step = 0
+            self.state = parallel.replicate(jax.jit(task.initial_state)(), mesh)
+        else:
+            self.step = found.step
+            self.state = TrainState(
+                found.training["step"], found.variables, found.training["opt_state"]
+            )
+            self.best = found.progress["best"]
+            self.interval = Sums(*found.progress["interval"])
+        self.unread: list[tuple[int, Sums]] = []
+        self.is_main = jax.process_index() == 0
+        self.metrics = metrics.MetricsFile(workdir, self.step, enabled=self.is_main)
+        self.train_step = task.make_train_step(mesh)
+        self.eval_step = make_eval_step(task.model, task.dataset, mesh)
+        placement = config.dataset.placement
+        self.feed = parallel.Feed(task.dataset.train, mesh, placement)
+        splits = {"test": task.dataset.test, "validation": task.dataset.validation}
+        self.eval_feeds = {
+            name: parallel.Feed(split, mesh, placement)
+            for name, split in splits.items()
+            if split is not None
+        }
+        self.bar = progress.Bar(
+            self.step,
+            task.num_steps,
+            task.steps_per_epoch,
+            config.batch_size,
+            enabled=self.is_main,
+        )
+
+    def to_the_end(self, stop: "StopSignals") -> dict[str, float]:
+        """Steps until all are done; evaluation, checkpoints and metrics on the way."""
+        config, task = self.config, self.task
+        result: dict[str, float] = {}
+        try:
+            self._snapshot()
+            while self.step < task.num_steps:
+                epoch, batch = divmod(self.step, task.steps_per_epoch)
+                if batch == 0 or self._epoch_rows is None:
+                    self._epoch_rows = data.epoch_rows(
+                        config.seed, epoch, len(task.dataset.train), config.batch_size
+                    )
+                source = self.feed(self._epoch_rows[batch])
+                self.state, sums = self.train_step(self.state, source)
+                self.step += 1
+                self.unread.append((self.step, sums))
+                signal_number = stop.received(self.step)
+                if self.step % config.log_every_steps == 0 or signal_number:
+                    self._read_sums()
+                result = self._evaluate_and_save(signal_number) or result
+                if signal_number:
+                    raise Stopped(signal_number, self.step)
+            return result or self._evaluate()
+        finally:
+            self.bar.close()
+            self.metrics.close()
+
+    _epoch_rows: Any = None
+
+    def _read_sums(self) -> None:
+        """Fetch the sums of the steps since; write a record at the end of an interval."""
+        for step, sums in jax.device_get(self.unread):
+            sums = sums.on_host()
+            if not metrics.is_finite(sums):
+                raise UserError(
+                    f"the loss of step {step} is {sums.loss}; the run stops. Its "
+                    "checkpoints are from before; lower config.optimizer.learning_rate."
+                )
+            self.interval += sums
+            if step % self.config.log_every_steps == 0:
+                means = self.interval.means()
+                self.interval = Sums.zero()
+                values = {
+                    "epoch": step / self.task.steps_per_epoch,
+                    **means,
+                    "learning_rate": float(self.task.schedule(step - 1)),
+                    **self.bar.advance(step, means),
+                }
+                self.metrics.write(step, "train", values)
+        self.unread.clear()
+
+    def _evaluate_and_save(self, signal_number: int) -> dict[str, float] | None:
+        """What is due after a step, evaluation first, so that a save follows its record."""
+        config, step, per_epoch = self.config, self.step, self.task.steps_per_epoch
+        last = step == self.task.num_steps
+
+        def due(interval: int) -> bool:
+            return interval > 0 and step % interval == 0
+
+        result, accuracy = None, None
+        if last or due(config.eval_every_epochs * per_epoch):
+            self._read_sums()
+            result = self._evaluate()
+            accuracy = result["accuracy"]
+            if accuracy > self.best["accuracy"]:
+                self.best = {"accuracy": accuracy, "step": step}
+        if result or signal_number or due(config.checkpoint_every_steps):
+            self._read_sums()
+            state, interval = self.state, self.interval
+            self.saved.save(
+                step,
+                state.variables,
+                {"step": state.step, "opt_state": state.opt_state},
+                {
+                    "best": self.best,
+                    "interval": [interval.loss, interval.correct, interval.count],
+                },
+                accuracy,
+            )
+        self._snapshot()
+        return result
+
+    def _snapshot(self) -> None:
+        interval = self.config.snapshot_every_epochs * self.task.steps_per_epoch
+        if interval and self.step % interval == 0:
+            self.saved.save_snapshot(self.step, self.state.variables)
+
+    def _evaluate(self) -> dict[str, float]:
+        """Score every held-out split; what comes back chooses the best checkpoint."""
+        results = {}
+        for name, feed in self.eval_feeds.items():
+            results[name] = evaluate(
+                self.eval_step, self.state.variables, feed, self.config.eval_batch_size
+            )
+            epoch = self.step / self.task.steps_per_epoch
+            values = {"epoch": epoch, **results[name]}
+            self.metrics.write(self.step, name, values)
+            self.bar.say_evaluation(self.step, name, results[name])
+        return results.get("validation", results["test"])
+
+
+def _refuse_other_run(config: ConfigDict, workdir: pathlib.Path) -> None:
+    old = checkpoint.read_config(workdir)
+    if old is None:
+        return
+    changed = config_lib.differences(old, config)
+    if changed:
+        raise UserError(
+            f"{workdir} holds a run of another config ({'; '.join(changed)}); continue "
+            "it with its own values or name another --workdir."
+        )
