@@ -2,24 +2,26 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from absl import app, flags, logging
 
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models import ModelError
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
     """Parse the flags, call `main()` and exit with what it returns (None is 0).
 
-    A `UserError`, from the flags or from `main`, is printed without a traceback and
-    the exit status is 2.
+    A `UserError` or `ModelError`, from the flags or from `main`, and what the system
+    refuses (an `OSError`) is printed without a traceback and the exit status is 2.
     """
     logging.set_verbosity(logging.WARNING)
     try:
         app.run(_without_arguments(main), flags_parser=_parse_flags)
-    except UserError as error:
+    except (UserError, ModelError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.stdout.flush()
         os._exit(2) if _distributed() else sys.exit(2)
@@ -42,24 +44,60 @@ def _without_arguments(main: Callable[[], int | None]):
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
+    files = _config_files(argv)
+    for path in files:  # ml_collections says so only later, and not which file
+        if not os.path.isfile(path):
+            raise UserError(f"there is no config file {path}.")
     try:
         return flags.FLAGS(argv)
-    except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(_explain(error)) from error
-    except OSError as error:
-        raise UserError(f"the config file cannot be read: {error}") from error
+    except UserError:
+        raise
+    except Exception as error:  # a config file is code and may raise anything
+        raise UserError(_explain(error, files)) from error
 
 
-def _explain(error: Exception) -> str:
-    """The line of a flag-parsing error that says what is wrong.
+def _config_files(argv: Sequence[str]) -> list[str]:
+    """Paths that stand behind --config, with a space or with an equals sign."""
+    files = []
+    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+        name, equals, value = argument.partition("=")
+        if name in ("--config", "-config"):
+            files.append((value if equals else following).partition(":")[0])
+    return [path for path in files if path]
+
+
+def _explain(error: Exception, config_files: Sequence[str]) -> str:
+    """What is wrong with the flags or in a config file, and where, in a line.
 
     ml_collections puts whole tracebacks into messages; what was raised last, at the
     end, is what the user has to know.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    message = lines[-1] if any("Traceback" in line for line in lines) else lines[0]
+    lines = lines or [type(error).__name__]
+    where = _line_of_config(error, config_files)
+    if where:
+        return f"{where}: {type(error).__name__}: {' '.join(lines)}"
+    if "has no attribute 'get_config'" in str(error):
+        return f"{', '.join(config_files)} has no function get_config."
     if isinstance(error, AttributeError | KeyError):
-        return f"unknown config field: {message}"
+        message = " ".join(str(error.args[0]).split()) if error.args else lines[0]
+        return f"unknown config field: {message.strip(chr(34))}"
+    message = lines[-1] if any("Traceback" in line for line in lines) else lines[0]
     return message.removeprefix("ValueError: ").removeprefix(
         "attn_cnn_jax.errors.UserError: "
     )
+
+
+def _line_of_config(error: Exception, config_files: Sequence[str]) -> str | None:
+    """FILE, line N: the last line of a config file on the way to the error."""
+    places = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    if isinstance(error, SyntaxError):
+        places.append((error.filename or "", error.lineno))
+    own = {os.path.abspath(path) for path in config_files}
+    for path, line in reversed(places):
+        if os.path.abspath(path) in own:
+            return f"{path}, line {line}"
+    return None

@@ -165,7 +165,7 @@ def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
     ]
 
 
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
     flat = {}
     for key, value in config.items():
         if isinstance(value, ConfigDict):
@@ -191,7 +191,8 @@ def _check_schema(config: ConfigDict, schema: ConfigDict, prefix: str = "") -> N
     """Same fields and types as `schema`; the model has a schema of its own."""
     for key in config:
         if key not in schema:
-            raise UserError(f"config.{prefix}{key} is not a field of a config.")
+            owner = f"a {config.name} model" if "name" in config else "a config"
+            raise UserError(f"config.{prefix}{key} is not a field of {owner}.")
     for key, example in schema.items():
         if key not in config:
             raise UserError(f"config.{prefix}{key} is missing.")
@@ -210,7 +211,7 @@ def _check_schema(config: ConfigDict, schema: ConfigDict, prefix: str = "") -> N
 
 
 def _check_ranges(config: ConfigDict) -> None:
-    def whole(field: str, low: int, high: float = math.inf) -> None:
+    def whole(field: str, low: int, high: int | float = math.inf) -> None:
         value = config
         for part in field.split("."):
             value = value[part]

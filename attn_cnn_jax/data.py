@@ -94,6 +94,7 @@ def _load_digits(*, enlarge: bool) -> Dataset:
 def _load_tfds(name: str, data_dir: str) -> Dataset:
     """A prepared TFDS image-classification dataset of one image size."""
     import tensorflow_datasets as tfds
+    from google.protobuf import json_format
 
     try:
         builder = tfds.builder(name, data_dir=data_dir or None)
@@ -119,7 +120,7 @@ def _load_tfds(name: str, data_dir: str) -> Dataset:
             "TensorFlow; convert it with python -m attn_cnn_jax.prepare_data "
             f"--source={builder.data_dir} --data_dir=NEW_DIR."
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, json_format.Error) as error:
         raise UserError(f"dataset {name} cannot be read: {_first_line(error)}") from (
             error
         )
@@ -291,4 +292,7 @@ def normalize(
 ) -> Float[Array, "B H W C"]:
     """Pixels to [0, 1], minus the mean, over the standard deviation; float32."""
     scaled = images.astype(jnp.float32) / 255
-    return (scaled - jnp.asarray(mean, jnp.float32)) / jnp.asarray(std, jnp.float32)
+    shape = (1, 1, 1, -1)
+    return (scaled - jnp.asarray(mean, jnp.float32).reshape(shape)) / jnp.asarray(
+        std, jnp.float32
+    ).reshape(shape)

@@ -93,14 +93,16 @@ class MetricsFile:
 
 
 def read(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """The records of a run's `metrics.jsonl`; a line cut off by a crash is left out."""
+    """The records of a run's `metrics.jsonl`; broken lines are left out."""
     path = pathlib.Path(workdir) / "metrics.jsonl"
     records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
         except json.JSONDecodeError:
             continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            records.append(record)
     return records
 
 

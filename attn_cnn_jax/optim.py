@@ -63,7 +63,9 @@ def make_schedule(
     raise ValueError(f"unknown schedule {name!r}")
 
 
-def warmup_cosine(step: Array | int, warmup: float, total: float) -> Array:
+def warmup_cosine(
+    step: Array | int, warmup: float | int, total: float | int
+) -> Array:
     """f(step) = step / warmup up to `warmup`, then half a cosine from 1 to 0 at `total`."""
     step = jnp.asarray(step, jnp.float32)
     rising = step / max(warmup, 1)

@@ -25,8 +25,8 @@ class ModelError(ValueError):
     """A model that cannot be what its config asks for; the message says why."""
 
 
-def build(model_config: Mapping[str, Any], num_classes: int) -> nn.Module:
-    """The module that `config.model` describes: its fields are the constructor's."""
+def build(model_config: Any, num_classes: int) -> nn.Module:
+    """The module that `config.model` (any mapping) describes by its fields."""
     fields = _plain(model_config)
     name = fields.pop("name", None)
     if name not in MODELS:
@@ -57,7 +57,7 @@ def count_parameters(variables: Mapping[str, Any]) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
 
 
-def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(fields: Any) -> dict[str, Any]:
     return {
         key: _plain(value) if hasattr(value, "items") else value
         for key, value in fields.items()

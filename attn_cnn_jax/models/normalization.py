@@ -30,8 +30,8 @@ class BatchNorm(nn.Module):
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, shape, dtype)
         running_var = self.variable("batch_stats", "var", jnp.ones, shape, dtype)
         y = x.astype(dtype)
+        axes = tuple(range(x.ndim - 1))
         if train:
-            axes = tuple(range(x.ndim - 1))
             mean, var = y.mean(axes), y.var(axes)
             if not self.is_initializing():
                 n = y.size // y.shape[-1]
@@ -39,7 +39,9 @@ class BatchNorm(nn.Module):
                 self._move(running_var, var * (n / max(n - 1, 1)))
         else:
             mean, var = running_mean.value, running_var.value
-        y = (y - mean) * (scale * jax.lax.rsqrt(var + self.epsilon)) + bias
+        scale = scale * jax.lax.rsqrt(var + self.epsilon)
+        mean, scale, bias = (jnp.expand_dims(a, axes) for a in (mean, scale, bias))
+        y = (y - mean) * scale + bias
         return y.astype(x.dtype)
 
     def _move(self, running: nn.Variable, value: Array) -> None:

@@ -9,7 +9,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.attention import ATTENTIONS
-from attn_cnn_jax.models.encoder import EncoderBlock
+from attn_cnn_jax.models.encoder import ACTIVATIONS, EncoderBlock
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
 
 
@@ -31,6 +31,13 @@ def patchify(
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(
         batch, height // p, width // p, p * p * channels
     )
+
+
+def _known(name: Any, field: str, choices: Mapping[str, Any]) -> str:
+    """`name`, if it is one of the `choices`."""
+    if name not in choices:
+        raise ValueError(f"{field} is {name!r}; choose from {', '.join(choices)}")
+    return name
 
 
 class SelfAttentionNetwork(nn.Module):
@@ -60,7 +67,7 @@ class SelfAttentionNetwork(nn.Module):
         param_dtype = jnp.promote_types(jnp.float32, self.compute_dtype)
         fields = dict(self.attention)
         attention = partial(
-            ATTENTIONS[fields.pop("name")],
+            ATTENTIONS[_known(fields.pop("name", None), "attention.name", ATTENTIONS)],
             num_heads=self.num_heads,
             param_dtype=param_dtype,
             **fields,
@@ -78,7 +85,7 @@ class SelfAttentionNetwork(nn.Module):
             block = EncoderBlock(
                 attention=attention,
                 mlp_dim=self.mlp_dim,
-                activation=self.activation,
+                activation=_known(self.activation, "activation", ACTIVATIONS),
                 dropout_rate=self.dropout_rate,
                 norm_epsilon=self.norm_epsilon,
                 param_dtype=param_dtype,
