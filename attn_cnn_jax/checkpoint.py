@@ -3,6 +3,7 @@
     workdir/config.json          the resolved config
     workdir/checkpoints/STEP/    record, variables, training: the newest and the best
     workdir/snapshots/STEP/      record, variables: those of the figures, all kept
+    workdir/damaged/             checkpoints that could not be read back
 
 A checkpoint appears under its name when it is complete. Its record (JSON) holds the
 config and a digest of every array, for Orbax alone does not notice a flipped byte.
@@ -13,12 +14,14 @@ import hashlib
 import json
 import os
 import pathlib
+import time
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 from orbax.checkpoint import v1 as ocp
 
@@ -53,7 +56,7 @@ class Checkpoints:
         self._config = config
         self._keep = keep
         self._pending: Any = None
-        self._checkpointer = self._open()
+        self._manager: ocp.training.Checkpointer | None = None
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -62,12 +65,18 @@ class Checkpoints:
         self.close()
 
     def _open(self) -> ocp.training.Checkpointer:
+        """Orbax's manager of `checkpoints/`; it refuses to start on broken JSON."""
+        if self._manager is not None:
+            return self._manager
+        for step, folder in self._folders().items():
+            if not _is_readable_json(folder):
+                self._set_aside(step, "its metadata cannot be read")
         best = _policies.BestN(
-            get_metric_fn=lambda metrics: metrics["accuracy"],
+            get_metric_fn=lambda metrics: metrics.get("accuracy", -1.0),  # if damaged
             n=1,
             keep_checkpoints_without_metrics=False,
         )
-        return ocp.training.Checkpointer(
+        self._manager = ocp.training.Checkpointer(
             self._workdir / "checkpoints",
             context=_context(),
             preservation_policy=_policies.AnyPreservationPolicy(
@@ -75,10 +84,20 @@ class Checkpoints:
             ),
             cleanup_tmp_directories=True,
         )
+        return self._manager
 
-    def steps(self) -> list[int]:
-        """Steps of the checkpoints on disk, oldest first."""
-        return sorted(info.step for info in self._checkpointer.checkpoints)
+    def _folders(self) -> dict[int, pathlib.Path]:
+        return _folders(self._workdir, kinds=("checkpoints",))
+
+    def _set_aside(self, step: int, reason: str) -> None:
+        """Move a damaged checkpoint to `damaged/`, where nothing looks for it."""
+        warnings.warn(f"checkpoint {step} is damaged: {reason}", stacklevel=4)
+        multihost_utils.sync_global_devices(f"before_set_aside_{step}")
+        if jax.process_index() == 0:
+            target = self._workdir / "damaged" / f"{step}_{time.time_ns()}"
+            target.parent.mkdir(exist_ok=True)
+            (self._workdir / "checkpoints" / str(step)).rename(target)
+        multihost_utils.sync_global_devices(f"after_set_aside_{step}")
 
     def save(
         self,
@@ -94,11 +113,11 @@ class Checkpoints:
         `accuracy` (in [0, 1]) makes this a candidate for the best.
         """
         self.wait()
-        if step in self.steps():
+        if step in self._folders():
             return
         items = {"variables": variables, "training": training}
         record = _record(self._config, step, items, progress, accuracy)
-        self._pending = self._checkpointer.save_checkpointables_async(
+        self._pending = self._open().save_checkpointables_async(
             step,
             {"record": record, **items},
             metrics=None if accuracy is None else {"accuracy": accuracy},
@@ -123,53 +142,53 @@ class Checkpoints:
         try:
             pending.result()
         except Exception as error:
+            cause = _root_cause(error)
             warnings.warn(
-                f"a checkpoint could not be written: {_root_cause(error)}; training "
-                "goes on from the one before.",
+                f"a checkpoint could not be written: {cause}; training goes on from "
+                "the one before.",
                 stacklevel=2,
             )
-            self._reopen()
-
-    def _reopen(self) -> None:
-        try:
-            self._checkpointer.close()
-        except Exception as error:  # Orbax reports a failed save a second time
-            warnings.warn(str(_root_cause(error)), stacklevel=2)
-        self._checkpointer = self._open()
+            try:
+                self._close_manager()
+            except Exception as again:
+                if str(_root_cause(again)) != str(cause):  # else it is said twice
+                    raise
 
     def restore(self, like: tuple[Any, Any]) -> Checkpoint | None:
         """The newest checkpoint that is whole, or None if there is none at all.
 
         `like`: (variables, training) as pytrees of `jax.ShapeDtypeStruct` with their
-        shardings. A damaged checkpoint is named in a warning and removed, and the one
+        shardings. A damaged checkpoint is named in a warning and set aside, and the one
         before it is used; if none is whole, a `UserError` lists them.
         """
-        damage = []
         abstract = dict(zip(("variables", "training"), like, strict=True))
-        steps = self.steps()
-        for step in reversed(steps):
-            folder = self._workdir / "checkpoints" / str(step)
+        damage = {}
+        for step, folder in sorted(self._folders().items(), reverse=True):
             try:
                 restored = _load_folder(folder, abstract)
             except DamagedError as error:
-                damage.append(f"checkpoint {step}: {error}")
+                damage[step] = str(error)
                 continue
-            for line in damage:
-                warnings.warn(f"{line}; using {step} instead.", stacklevel=2)
-            for broken in steps[steps.index(step) + 1 :]:
-                self._checkpointer.delete(broken)
+            for broken, reason in damage.items():
+                self._set_aside(broken, f"{reason}; using {step} instead")
             return restored
         if damage:
+            reasons = "; ".join(f"{step}: {why}" for step, why in damage.items())
             raise UserError(
-                f"no checkpoint in {self._workdir} can be read ({'; '.join(damage)}). "
-                "Restore one from a copy, or start again in another --workdir."
+                f"no checkpoint in {self._workdir} can be read ({reasons}). Restore "
+                "one from a copy, or start again in another --workdir."
             )
         return None
 
     def close(self) -> None:
         """Wait for the last save and release the directory."""
         self.wait()
-        self._checkpointer.close()
+        self._close_manager()
+
+    def _close_manager(self) -> None:
+        manager, self._manager = self._manager, None
+        if manager is not None:
+            manager.close()
 
 
 def load(workdir: str | os.PathLike, checkpoint: str | int = "last") -> Checkpoint:
@@ -248,14 +267,27 @@ def read_config(workdir: str | os.PathLike) -> ConfigDict | None:
         raise UserError(f"{path} cannot be read: {error}.") from error
 
 
-def _folders(workdir: pathlib.Path) -> dict[int, pathlib.Path]:
-    """The complete checkpoints of a workdir; one that can be resumed hides a snapshot."""
+def _folders(
+    workdir: pathlib.Path, kinds: tuple[str, ...] = ("snapshots", "checkpoints")
+) -> dict[int, pathlib.Path]:
+    """Complete checkpoints by step; one that can be resumed hides a snapshot."""
     found = {}
-    for kind in ("snapshots", "checkpoints"):
+    for kind in kinds:
         for path in (workdir / kind).glob("*"):
             if path.name.isdigit() and path.is_dir():
                 found[int(path.name)] = path
     return found
+
+
+def _is_readable_json(folder: pathlib.Path) -> bool:
+    for name in ("_CHECKPOINT_METADATA", "metrics/metrics"):
+        path = folder / name
+        try:
+            if path.exists():
+                json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+    return True
 
 
 def _best(folders: Mapping[int, pathlib.Path]) -> int:

@@ -110,7 +110,7 @@ def self_attention(attention: str) -> ConfigDict:
         }
     )
     if "position_dim" in model.attention:
-        model.attention.position_dim = model.get_ref("width")
+        model.attention.position_dim = model.get_oneway_ref("width")
     return model
 
 
@@ -259,7 +259,10 @@ def _check_model(model: ConfigDict) -> None:
     if name in _RESNETS:
         _check_schema(model, resnet(name), "model.")
     else:
-        attention = model.get("attention", ConfigDict()).get("name", "")
+        block = model.get("attention", ConfigDict())
+        is_block = isinstance(block, ConfigDict)
+        _require(is_block, "model.attention", block, "a block of fields")
+        attention = block.get("name", "")
         choices = f"one of {', '.join(_ATTENTION_FIELDS)}"
         known = attention in _ATTENTION_FIELDS
         _require(known, "model.attention.name", attention, choices)

@@ -32,7 +32,7 @@ def evaluate(
     variables: Mapping[str, Any],
     feed: parallel.Feed,
     batch_size: int,
-) -> dict[str, float]:
+) -> dict[str, int | float]:
     """Mean loss, accuracy and number of images of the split behind `feed`."""
     rows, weights = data.eval_rows(feed.num_images, batch_size)
     batches = [
@@ -46,7 +46,7 @@ def evaluate_run(
     workdir: str | os.PathLike,
     checkpoint: str | int = "last",
     data_dir: str | None = None,
-) -> dict[str, float]:
+) -> dict[str, int | float]:
     """Score a run on the test set again, from its checkpoint alone.
 
     Returns the step of the checkpoint, the mean loss, the accuracy and the number of

@@ -75,7 +75,7 @@ class MetricsFile:
         self._lines = path.open("a", encoding="utf-8")
         self._events = SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1)
 
-    def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
+    def write(self, step: int, split: str, values: Mapping[str, int | float]) -> None:
         """One line {"step", "split", values...} and a scalar split/value for each."""
         if self._lines is None or self._events is None:
             return

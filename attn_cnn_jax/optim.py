@@ -66,7 +66,7 @@ def make_schedule(
 def warmup_cosine(
     step: Array | int, warmup: float | int, total: float | int
 ) -> Array:
-    """f(step) = step / warmup up to `warmup`, then half a cosine from 1 to 0 at `total`."""
+    """f(step) = step / warmup, from `warmup` on half a cosine from 1 to 0 at `total`."""
     step = jnp.asarray(step, jnp.float32)
     rising = step / max(warmup, 1)
     progress = (step - warmup) / max(total - warmup, 1)

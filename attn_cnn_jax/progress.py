@@ -57,7 +57,7 @@ class Bar:
         return {"images_per_second": rate}
 
     def say_evaluation(
-        self, step: int, split: str, result: Mapping[str, float]
+        self, step: int, split: str, result: Mapping[str, int | float]
     ) -> None:
         """A line with the result of an evaluation."""
         self.say(

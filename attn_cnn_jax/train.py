@@ -135,7 +135,7 @@ def _rngs(seed: int) -> jax.Array:
 
 def train(
     config: ConfigDict, workdir: str | os.PathLike, *, mesh: Mesh | None = None
-) -> dict[str, float]:
+) -> dict[str, int | float]:
     """Train `config` in `workdir`, or continue there, and return the last evaluation.
 
     Raises `Stopped` after a SIGTERM or Ctrl-C, with the state saved, and `UserError`
@@ -213,10 +213,10 @@ class _Run:
             enabled=self.is_main,
         )
 
-    def to_the_end(self, stop: "StopSignals") -> dict[str, float]:
+    def to_the_end(self, stop: "StopSignals") -> dict[str, int | float]:
         """Steps until all are done; evaluation, checkpoints and metrics on the way."""
         config, task = self.config, self.task
-        result: dict[str, float] = {}
+        result: dict[str, int | float] = {}
         try:
             self._snapshot()
             while self.step < task.num_steps:
@@ -235,7 +235,7 @@ class _Run:
                 result = self._evaluate_and_save(signal_number) or result
                 if signal_number:
                     raise Stopped(signal_number, self.step)
-            return result or self._evaluate()
+            return result or self._evaluate(record=False)  # nothing was left to do
         finally:
             self.bar.close()
             self.metrics.close()
@@ -243,7 +243,7 @@ class _Run:
     _epoch_rows: Any = None
 
     def _read_sums(self) -> None:
-        """Fetch the sums of the steps since; write a record at the end of an interval."""
+        """Fetch the sums since the last time; write a record where an interval ends."""
         for step, sums in jax.device_get(self.unread):
             sums = sums.on_host()
             if not metrics.is_finite(sums):
@@ -264,8 +264,8 @@ class _Run:
                 self.metrics.write(step, "train", values)
         self.unread.clear()
 
-    def _evaluate_and_save(self, signal_number: int) -> dict[str, float] | None:
-        """What is due after a step, evaluation first, so that a save follows its record."""
+    def _evaluate_and_save(self, signal_number: int) -> dict[str, int | float] | None:
+        """What is due after a step; a save comes last, when its record is written."""
         config, step, per_epoch = self.config, self.step, self.task.steps_per_epoch
         last = step == self.task.num_steps
 
@@ -300,8 +300,8 @@ class _Run:
         if interval and self.step % interval == 0:
             self.saved.save_snapshot(self.step, self.state.variables)
 
-    def _evaluate(self) -> dict[str, float]:
-        """Score every held-out split; what comes back chooses the best checkpoint."""
+    def _evaluate(self, *, record: bool = True) -> dict[str, int | float]:
+        """Score every held-out split; the result that chooses the best checkpoint."""
         results = {}
         for name, feed in self.eval_feeds.items():
             results[name] = evaluate(
@@ -309,7 +309,8 @@ class _Run:
             )
             epoch = self.step / self.task.steps_per_epoch
             values = {"epoch": epoch, **results[name]}
-            self.metrics.write(self.step, name, values)
+            if record:
+                self.metrics.write(self.step, name, values)
             self.bar.say_evaluation(self.step, name, results[name])
         return results.get("validation", results["test"])
 

@@ -1,0 +1,79 @@
+"""Reads a PyTorch state from a file; nothing in the file is executed.
+
+.npz: `numpy.savez(path, **{k: v.numpy() for k, v in model.state_dict().items()})`;
+  where names start with `state/`, those alone are read.
+.safetensors: the same names; needs the package safetensors.
+.pt, .pth: a state_dict, or a checkpoint of the original; needs the package torch.
+"""
+
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attn_cnn_jax.errors import UserError
+
+# No published state is larger than 250 MB, but a zip file may claim any size.
+_MAX_BYTES = 4 * 2**30
+
+
+def unwrap(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state_dict itself: without a checkpoint and DataParallel's prefix."""
+    state = state.get("model_state_dict", state)
+    if not isinstance(state, Mapping):
+        raise UserError("model_state_dict is not a mapping of names to tensors.")
+    if all(name.startswith("module.") for name in state):
+        state = {name.removeprefix("module."): state[name] for name in state}
+    return state
+
+
+def read_state(path: str | Path) -> dict[str, np.ndarray]:
+    """The tensors of a .npz, .safetensors, .pt or .pth file; nothing in it is run."""
+    path = Path(path)
+    if path.suffix not in _READERS:
+        raise UserError(f"{path}: not one of {', '.join(_READERS)}.")
+    try:
+        return _READERS[path.suffix](path)
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        raise UserError(
+            f"{path.suffix} files need the package {package}: pip install {package}."
+        ) from error
+    except UserError:
+        raise
+    except Exception as error:  # each format has errors of its own
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path} cannot be read: {reason}") from error
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    with zipfile.ZipFile(path) as archive:
+        if sum(member.file_size for member in archive.infolist()) > _MAX_BYTES:
+            raise UserError(f"{path} is larger than {_MAX_BYTES} bytes when unpacked.")
+    with np.load(path, allow_pickle=False) as arrays:
+        prefix = "state/" if any(n.startswith("state/") for n in arrays.files) else ""
+        names = [name for name in arrays.files if name.startswith(prefix)]
+        return {name.removeprefix(prefix): arrays[name] for name in names}
+
+
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load_file
+
+    return load_file(path)
+
+
+def _read_torch(path: Path) -> dict[str, np.ndarray]:
+    import torch  # pyright: ignore[reportMissingImports]
+
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    return {name: value.detach().numpy() for name, value in unwrap(state).items()}
+
+
+_READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
+    ".npz": _read_npz,
+    ".safetensors": _read_safetensors,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+}

@@ -1,0 +1,190 @@
+"""Imports point down: who may import whom, and who may say which library."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OURS = "attn_cnn_jax"
+
+# Libraries that any module but models/, config and configs/ may use.
+COMMON = {"jax", "flax", "jaxtyping", "numpy", "ml_collections", "optax", "tqdm"}
+
+# Module: which of ours it may import. A package is itself in all its modules.
+ALLOWED: dict[str, set[str]] = {
+    "__init__": set(),
+    "errors": set(),
+    "config": {"errors"},
+    "models": set(),
+    "data": {"errors"},
+    "optim": set(),
+    "metrics": set(),
+    "progress": set(),
+    "signals": set(),
+    "environment": {"__init__"},
+    "parallel": {"data"},
+    "checkpoint": {"config", "errors"},
+    "evaluate": {"checkpoint", "models", "data", "metrics", "parallel"},
+    "train": {
+        "evaluate",
+        "checkpoint",
+        "models",
+        "data",
+        "optim",
+        "metrics",
+        "parallel",
+        "progress",
+        "signals",
+        "environment",
+        "config",
+        "errors",
+    },
+    "command_line": {"errors", "models"},
+    "main": {"train", "evaluate", "checkpoint", "command_line", "config", "errors"},
+    "prepare_data": {"data", "command_line", "errors"},
+    "interop": {
+        "checkpoint",
+        "models",
+        "data",
+        "parallel",
+        "optim",
+        "config",
+        "command_line",
+        "errors",
+    },
+}
+
+# Libraries that only these modules may say.
+ONLY = {
+    "tensorflow_datasets": {"data", "prepare_data"},
+    "orbax": {"checkpoint"},
+    "absl": {"main", "prepare_data", "interop", "command_line"},
+    "sklearn": {"data"},
+    "google": {"data", "prepare_data"},  # protobuf's errors, out of TFDS
+    "array_record": {"prepare_data"},
+    "PIL": {"prepare_data"},
+    "tensorboardX": {"metrics"},
+    "safetensors": {"interop"},
+    "torch": {"interop"},
+}
+LAZY = {"torch", "tensorflow_datasets", "sklearn", "tensorboardX", "safetensors"}
+
+
+def package_files() -> list[Path]:
+    return sorted((ROOT / OURS).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """The row of a file: the module, or the package that it lies in."""
+    return path.relative_to(ROOT / OURS).with_suffix("").parts[0]
+
+
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """(dotted name, whether inside a function) of all that a file imports.
+
+    `from attn_cnn_jax import data` counts as attn_cnn_jax.data.
+    """
+    found = []
+
+    def walk(node: ast.AST, inside: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.extend((alias.name, inside) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            for alias in node.names:
+                found.append((f"{node.module}.{alias.name}", inside))
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            walk(child, inside or isinstance(node, functions))
+
+    walk(ast.parse(path.read_text(encoding="utf-8")), False)
+    return found
+
+
+def ours_in(path: Path) -> set[str]:
+    parts = [name.split(".") for name, _ in imports(path)]
+    mine = [p[1] for p in parts if p[0] == OURS and len(p) > 1]
+    return {m if (ROOT / OURS / m).is_dir() or is_file(m) else "__init__" for m in mine}
+
+
+def is_file(module: str) -> bool:
+    return (ROOT / OURS / f"{module}.py").is_file()
+
+
+def files_with_names() -> list:
+    return [
+        pytest.param(path, id=str(path.relative_to(ROOT))) for path in package_files()
+    ]
+
+
+def test_every_module_has_its_row():
+    assert {name_of(path) for path in package_files()} == set(ALLOWED)
+
+
+def test_the_walk_sees_imports():
+    """Else everything below would hold of a walk that finds nothing."""
+    train = dict(imports(ROOT / OURS / "train.py"))
+    assert f"{OURS}.parallel" in train and f"{OURS}.errors.UserError" in train
+    lazy = dict(imports(ROOT / OURS / "data.py"))
+    assert lazy["tensorflow_datasets"] and not lazy["numpy"]
+
+
+@pytest.mark.parametrize("path", files_with_names())
+def test_imports_point_down(path):
+    name = name_of(path)
+    assert ours_in(path) - {name} <= ALLOWED[name]
+
+
+def test_there_is_no_circle():
+    left = {name: set(allowed) for name, allowed in ALLOWED.items()}
+    while left:
+        leaves = [name for name, below in left.items() if not below & left.keys()]
+        assert leaves, f"a circle among {sorted(left)}"
+        for name in leaves:
+            del left[name]
+
+
+@pytest.mark.parametrize("path", files_with_names())
+def test_libraries_are_said_where_they_belong(path):
+    name = name_of(path)
+    for dotted, inside in imports(path):
+        library = dotted.split(".")[0]
+        assert library != "tensorflow"
+        if library in (OURS, *sys.stdlib_module_names):
+            continue
+        if name == "models":
+            assert library in {"jax", "flax", "jaxtyping"}, dotted
+        elif name in ("config", "errors"):
+            assert library == "ml_collections", dotted
+        elif library in ONLY:
+            assert name in ONLY[library], dotted
+        else:
+            assert library in COMMON, dotted
+        if library in LAZY and name != "prepare_data":
+            assert inside, f"{dotted} is imported before it is needed"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, id=p.stem) for p in sorted((ROOT / "configs").glob("*.py"))],
+)
+def test_configs_import_the_schema_alone(path):
+    for dotted, _ in imports(path):
+        assert dotted == "ml_collections.ConfigDict" or dotted.startswith(
+            f"{OURS}.config."
+        )
+    functions = [n for n in ast.parse(path.read_text()).body if hasattr(n, "name")]
+    assert [function.name for function in functions] == ["get_config"]
+
+
+def test_no_module_has_a_name_that_says_nothing():
+    names = {part for path in package_files() for part in path.with_suffix("").parts}
+    assert not names & {"utils", "util", "common", "helpers", "helper", "misc"}
+
+
+@pytest.mark.parametrize("folder", [OURS, "configs", "tests"])
+def test_every_module_says_what_it_is(folder):
+    for path in (ROOT / folder).rglob("*.py"):
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path

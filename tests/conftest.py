@@ -1,0 +1,49 @@
+"""Every test runs on 8 virtual CPU devices, with strict shapes and checked types."""
+
+import os
+import tempfile
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+
+# Programs are compiled once for all tests and their subprocesses, and fast rather than
+# to be fast: on two cores compilation is most of the time of a test.
+_cache = tempfile.TemporaryDirectory(prefix="attn_cnn_jax_tests_")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+from jaxtyping import install_import_hook  # noqa: E402
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+install_import_hook("attn_cnn_jax", "beartype.beartype")
+
+from attn_cnn_jax import config as config_lib  # noqa: E402
+
+
+@pytest.fixture
+def tiny_config():
+    """Builds a config that trains in seconds: `tiny_config(model, **fields)`.
+
+    The digits in their own size, a two-layer network of width 16, an epoch of 14 steps.
+    """
+
+    def build(attention: str = "quadratic_isotropic", **fields):
+        config = config_lib.base_config()
+        config.model = config_lib.self_attention(attention)
+        config.model.update(
+            patch_size=2, width=16, num_layers=2, num_heads=4, mlp_dim=16
+        )
+        config.dataset.update(name="digits_8x8", crop_padding=1, flip=True)
+        config.num_epochs = 2
+        config.schedule.warmup_epochs = 1.0
+        config.snapshot_every_epochs = 0
+        config.update(fields)
+        return config
+
+    return build

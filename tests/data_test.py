@@ -1,0 +1,393 @@
+"""Batches: each image once, crops in range, and what is said of data that is bad."""
+
+import hashlib
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
+
+from attn_cnn_jax import data
+from attn_cnn_jax.config import base_config
+from attn_cnn_jax.errors import UserError
+
+CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+
+
+def fields(name: str, **changes) -> ConfigDict:
+    dataset = base_config().dataset
+    dataset.update(name=name, **changes)
+    return dataset
+
+
+def digest(array: np.ndarray) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()[:16]
+
+
+@pytest.fixture(scope="module")
+def digits() -> data.Dataset:
+    return data.load(fields("digits_8x8"))
+
+
+@pytest.fixture(scope="module")
+def enlarged() -> data.Dataset:
+    return data.load(fields("digits"))
+
+
+def source_rows(split: data.Split) -> list[int]:
+    """Rows of scikit-learn's table that the images of `split` are."""
+    from sklearn.datasets import load_digits
+
+    images = np.round(load_digits().images * (255 / 16)).astype(np.uint8)
+    rows = {image.tobytes(): row for row, image in enumerate(images)}
+    assert len(rows) == len(images) == 1797  # no two are alike
+    return [rows[image.tobytes()] for image in split.images]
+
+
+def test_digits_split_is_fixed(digits):
+    assert (len(digits.train), len(digits.test)) == (1437, 360)
+    assert digest(digits.test.labels) == "9ce5b942abae7d0e"
+    assert digest(digits.test.images) == "de85aee14a9506dd"
+    again = data.load(fields("digits_8x8"))
+    np.testing.assert_array_equal(again.train.images, digits.train.images)
+
+
+def test_digits_split_holds_every_image_once(digits):
+    train, test = source_rows(digits.train), source_rows(digits.test)
+    assert sorted(train + test) == list(range(1797))
+
+
+def test_digits_labels_belong_to_their_images(digits):
+    from sklearn.datasets import load_digits
+
+    for split in (digits.train, digits.test):
+        wanted = load_digits().target[source_rows(split)]
+        np.testing.assert_array_equal(split.labels, wanted)
+
+
+def test_digits_split_is_stratified(digits):
+    everything = np.concatenate([digits.train.labels, digits.test.labels])
+    share = np.bincount(everything) * 360 / 1797
+    assert np.abs(np.bincount(digits.test.labels) - share).max() < 1
+
+
+def test_digits_enlarged_are_blocks_of_the_native_pixels(digits, enlarged):
+    assert digits.image_shape == (8, 8, 1) and enlarged.image_shape == (32, 32, 3)
+    for small, large in ((digits.train, enlarged.train), (digits.test, enlarged.test)):
+        assert small.images.dtype == large.images.dtype == np.uint8
+        assert small.labels.dtype == large.labels.dtype == np.int32
+        np.testing.assert_array_equal(small.labels, large.labels)
+        blocks = large.images.reshape(-1, 8, 4, 8, 4, 3)
+        wanted = small.images[:, :, None, :, None, :]
+        assert (blocks == wanted).all()
+    assert digits.num_classes == enlarged.num_classes == 10
+    assert digits.train.images.max() == 255
+
+
+@pytest.mark.parametrize("num_images, batch_size", [(100, 10), (103, 10), (7, 7)])
+def test_an_epoch_is_a_permutation_in_full_batches(num_images, batch_size):
+    rows = data.epoch_rows(3, 5, num_images, batch_size)
+    assert rows.shape == (num_images // batch_size, batch_size)
+    assert rows.dtype == np.int32
+    assert len(set(rows.ravel().tolist())) == rows.size
+    assert rows.min() >= 0 and rows.max() < num_images
+    assert rows.ravel().tolist() != sorted(rows.ravel().tolist())
+
+
+def test_an_epoch_depends_on_seed_and_epoch_alone():
+    first = data.epoch_rows(1, 0, 50, 10)
+    np.testing.assert_array_equal(first, data.epoch_rows(1, 0, 50, 10))
+    others = [data.epoch_rows(*pair, 50, 10) for pair in ((2, 0), (1, 1), (0, 1))]
+    for i, rows in enumerate(others):
+        assert (rows != first).any()
+        assert all((rows != other).any() for other in others[:i])
+
+
+def test_what_is_left_out_of_an_epoch_changes():
+    """103 images in batches of 10: another three are left out every time."""
+    left = {
+        frozenset(
+            set(range(103)) - set(data.epoch_rows(0, e, 103, 10).ravel().tolist())
+        )
+        for e in range(5)
+    }
+    assert len(left) == 5 and all(len(rows) == 3 for rows in left)
+
+
+def test_fewer_images_than_a_batch_are_no_steps():
+    assert data.epoch_rows(0, 0, 9, 10).shape == (0, 10)
+
+
+SIZES = [(10, 3), (9, 3), (1, 1), (5, 8), (1, 100), (360, 100), (101, 100)]
+
+
+@pytest.mark.parametrize("num_images, batch_size", SIZES)
+def test_evaluation_visits_every_row_once(num_images, batch_size):
+    rows, weights = data.eval_rows(num_images, batch_size)
+    assert rows.shape == weights.shape == (-(-num_images // batch_size), batch_size)
+    assert set(np.unique(weights).tolist()) <= {0.0, 1.0}
+    assert rows[weights == 1].tolist() == list(range(num_images))
+    assert rows.min() >= 0 and rows.max() < num_images  # padding is a row that exists
+
+
+def numbered_images(batch: int, height: int, width: int) -> jax.Array:
+    """Images in which every pixel has a value of its own, none of them 0."""
+    count = height * width
+    image = np.arange(1, count + 1, dtype=np.uint8).reshape(1, height, width, 1)
+    return jnp.asarray(np.tile(image, (batch, 1, 1, 1)))
+
+
+@pytest.mark.parametrize("padding, flip", [(2, True), (1, False), (0, True)])
+def test_augmented_images_are_all_the_crops_there_are(padding, flip):
+    images = numbered_images(1500, 5, 4)
+    pad = (padding, padding)
+    padded = np.pad(np.asarray(images[0]), (pad, pad, (0, 0)))
+    crops = {}
+    for row in range(2 * padding + 1):
+        for column in range(2 * padding + 1):
+            crop = padded[row : row + 5, column : column + 4]
+            crops[crop.tobytes()] = (row, column, False)
+            if flip:
+                crops[crop[:, ::-1].tobytes()] = (row, column, True)
+    made = np.asarray(
+        data.augment(images, jax.random.key(0), crop_padding=padding, flip=flip)
+    )
+    assert made.shape == images.shape and made.dtype == np.uint8
+    seen = Counter(crops[image.tobytes()] for image in made)  # KeyError: not a crop
+    assert len(seen) == len(crops)
+    expected = len(images) / len(crops)
+    assert min(seen.values()) > expected / 3 and max(seen.values()) < expected * 3
+
+
+def test_no_padding_and_no_flip_leave_the_images_alone():
+    images = numbered_images(8, 5, 4)
+    made = data.augment(images, jax.random.key(0), crop_padding=0, flip=False)
+    np.testing.assert_array_equal(made, images)
+
+
+def test_augmentation_depends_on_its_key_alone():
+    images = numbered_images(16, 6, 6)
+    first, again, other = (
+        np.asarray(data.augment(images, jax.random.key(k), crop_padding=2, flip=True))
+        for k in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def random_images(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def test_normalize_is_torchvisions_totensor_and_normalize():
+    images = random_images((4, 5, 6, 3))
+    made = np.asarray(data.normalize(jnp.asarray(images), CIFAR_MEAN, CIFAR_STD))
+    wanted = (images / 255.0 - np.array(CIFAR_MEAN)) / np.array(CIFAR_STD)
+    assert made.dtype == np.float32
+    np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_statistics_are_those_of_the_training_pixels(digits, enlarged):
+    for dataset in (digits, enlarged):
+        pixels = dataset.train.images / 255.0
+        np.testing.assert_allclose(dataset.mean, pixels.mean((0, 1, 2)), rtol=1e-9)
+        np.testing.assert_allclose(dataset.std, pixels.std((0, 1, 2)), rtol=1e-9)
+    channels = random_images((6, 7, 8, 3)) // np.array([1, 2, 5], np.uint8)
+    mean, std = data._channel_statistics(channels)
+    np.testing.assert_allclose(mean, (channels / 255).mean((0, 1, 2)), rtol=1e-9)
+    np.testing.assert_allclose(std, (channels / 255).std((0, 1, 2)), rtol=1e-9)
+
+
+def test_a_constant_channel_is_not_divided_by_zero():
+    mean, std = data._channel_statistics(np.full((2, 3, 3, 1), 51, np.uint8))
+    np.testing.assert_allclose(mean, [0.2])
+    assert std == (1.0,) or std[0] > 0
+    images = jnp.full((1, 3, 3, 1), 51, jnp.uint8)
+    assert np.abs(np.asarray(data.normalize(images, mean, std))).max() < 1e-3
+
+
+def test_validation_images_are_taken_from_the_training_images(digits):
+    held_out = data.load(fields("digits_8x8", validation_fraction=0.2))
+    assert held_out.validation is not None and digits.validation is None
+    assert (len(held_out.train), len(held_out.validation)) == (1150, 287)
+    train, validation = source_rows(held_out.train), source_rows(held_out.validation)
+    assert sorted(train + validation) == sorted(source_rows(digits.train))
+    assert validation != source_rows(digits.train)[:287]
+    np.testing.assert_array_equal(held_out.test.images, digits.test.images)
+    again = data.load(fields("digits_8x8", validation_fraction=0.2))
+    assert source_rows(again.validation) == validation
+
+
+@pytest.mark.parametrize("fraction", [0.0001, 0.9999])
+def test_a_validation_split_without_images_is_refused(fraction):
+    with pytest.raises(UserError, match="validation_fraction"):
+        data.load(fields("digits_8x8", validation_fraction=fraction))
+
+
+@contextmanager
+def prepared(name: str, data_dir: Path, splits: tuple[str, ...] = ("train", "test")):
+    """`name` looks prepared in `data_dir`; its 12 records a split are TFDS's mocks."""
+    builder = tfds.builder(name, data_dir=str(data_dir), file_format="array_record")
+    infos = [
+        tfds.core.SplitInfo(
+            name=split,
+            shard_lengths=[12],
+            num_bytes=0,
+            filename_template=tfds.core.ShardedFileTemplate(
+                data_dir=builder.data_dir,
+                dataset_name=builder.name,
+                split=split,
+                filetype_suffix="array_record",
+            ),
+        )
+        for split in splits
+    ]
+    builder.info.set_splits(tfds.core.splits.SplitDict(infos))
+    Path(builder.data_dir).mkdir(parents=True)
+    builder.info.write_to_directory(builder.data_dir)
+    with tfds.testing.mock_data(num_examples=12, data_dir=str(data_dir)):
+        yield fields(name, data_dir=str(data_dir))
+
+
+TFDS = [
+    ("cifar10", (32, 32, 3), 10),
+    ("cifar100", (32, 32, 3), 100),
+    ("mnist", (28, 28, 1), 10),
+    ("stl10", (96, 96, 3), 10),
+]
+
+
+@pytest.mark.parametrize("name, shape, num_classes", TFDS)
+def test_tfds_data_are_found_by_their_features(name, shape, num_classes, tmp_path):
+    with prepared(name, tmp_path) as dataset_fields:
+        dataset = data.load(dataset_fields)
+    assert dataset.image_shape == shape and dataset.num_classes == num_classes
+    for split in (dataset.train, dataset.test):
+        assert split.images.shape == (12, *shape) and split.images.dtype == np.uint8
+        assert split.labels.shape == (12,) and split.labels.dtype == np.int32
+        assert split.labels.max() < num_classes
+    assert dataset.train.images.std() > 10  # decoded, not empty
+    if name.startswith("cifar"):
+        assert (dataset.mean, dataset.std) == (CIFAR_MEAN, CIFAR_STD)
+    else:
+        pixels = dataset.train.images / 255.0
+        np.testing.assert_allclose(dataset.mean, pixels.mean((0, 1, 2)), rtol=1e-9)
+        np.testing.assert_allclose(dataset.std, pixels.std((0, 1, 2)), rtol=1e-9)
+
+
+def test_data_that_are_not_prepared_name_the_ways_out(tmp_path):
+    with pytest.raises(UserError) as error:
+        data.load(fields("cifar10", data_dir=str(tmp_path)))
+    for word in ("cifar10", str(tmp_path), "prepare_data", ":digits", "--data_dir"):
+        assert word in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["no_such_set", "Cifar 10", "cifar10/no_such_config"])
+def test_an_unknown_dataset_is_named(name, tmp_path):
+    with pytest.raises(UserError, match="no_such_|Cifar 10") as error:
+        data.load(fields(name, data_dir=str(tmp_path)))
+    assert "\n" not in str(error.value)
+
+
+class Records:
+    """Stands in for a TFDS data source."""
+
+    def __init__(self, records: list) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, row: int) -> dict:
+        record = self._records[row]
+        if isinstance(record, Exception):
+            raise record
+        return record
+
+
+def record(label: int = 1, shape: tuple[int, ...] = (4, 4, 3), dtype=np.uint8) -> dict:
+    return {"image": np.zeros(shape, dtype), "label": label}
+
+
+BAD = {
+    "damaged": (RuntimeError("Corrupted Riegeli/records file: hash\nmore"), "hash"),
+    "another size": (record(shape=(4, 5, 3)), r"\(4, 5, 3\)"),
+    "another type": (record(dtype=np.float32), "float32"),
+    "label too large": (record(label=10), "label 10"),
+    "label missing": (record(label=-1), "label -1"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("position", [3, 299])
+def test_a_bad_record_is_named(bad, position):
+    records: list = [record(label=i % 10) for i in range(300)]
+    records[position], message = BAD[bad]
+    with pytest.raises(UserError, match=f"record {position}\\b") as error:
+        data._materialise(Records(records), "image", "label", 10, "reading")
+    error.match(message)
+    assert "\n" not in str(error.value)
+
+
+def test_good_records_keep_their_order():
+    images = random_images((300, 4, 4, 3))
+    records = [{"image": i, "label": n % 10} for n, i in enumerate(images)]
+    split = data._materialise(Records(records), "image", "label", 10, "reading")
+    np.testing.assert_array_equal(split.images, images)
+    assert split.labels.tolist() == [n % 10 for n in range(300)]
+
+
+def test_a_damaged_first_record_is_named():
+    records = [RuntimeError("open() failed"), record()]
+    with pytest.raises(UserError, match=r"record 0 .*open\(\) failed.*prepare_data"):
+        data._materialise(Records(records), "image", "label", 10, "reading")
+
+
+REFUSED = [
+    ("voc", ("train", "test"), "voc is not image classification"),
+    ("tf_flowers", ("train", "test"), "tf_flowers differ in size"),
+    ("mnist", ("train",), "mnist has the splits train;"),
+]
+
+
+@pytest.mark.parametrize("name, splits, message", REFUSED)
+def test_a_dataset_that_cannot_be_classified_is_refused(
+    name, splits, message, tmp_path
+):
+    with prepared(name, tmp_path, splits) as dataset_fields:
+        with pytest.raises(UserError, match=message):
+            data.load(dataset_fields)
+
+
+def test_a_dataset_without_test_split_is_scored_on_its_validation(tmp_path):
+    with prepared("mnist", tmp_path, ("train", "validation")) as dataset_fields:
+        assert len(data.load(dataset_fields).test) == 12
+
+
+def test_what_tfds_cannot_read_without_tensorflow_is_named(tmp_path):
+    """Prepared as TFRecord, which is what TFDS does by default."""
+    with prepared("cifar10", tmp_path):
+        pass
+    (info,) = tmp_path.glob("cifar10/*/dataset_info.json")
+    text = info.read_text().replace("array_record", "tfrecord")
+    info.write_text(text)
+    with pytest.raises(UserError, match="TFRecord.*prepare_data") as error:
+        data.load(fields("cifar10", data_dir=str(tmp_path)))
+    assert "\n" not in str(error.value)
+    info.write_text(text[: len(text) // 2])
+    with pytest.raises(UserError, match="cifar10"):
+        data.load(fields("cifar10", data_dir=str(tmp_path)))
+
+
+def test_a_prepared_dataset_without_its_files_is_named(tmp_path):
+    with prepared("cifar10", tmp_path):
+        pass
+    with pytest.raises(UserError, match="cifar10") as error:
+        data.load(fields("cifar10", data_dir=str(tmp_path)))
+    assert "\n" not in str(error.value)

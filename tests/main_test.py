@@ -1,0 +1,93 @@
+"""The command from end to end: train, then score again from the workdir alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attn_cnn_jax import checkpoint, metrics
+
+ROOT = Path(__file__).parent.parent
+QUICKSTART = ROOT / "configs" / "quickstart.py"
+OVERRIDES = [
+    "--config.num_epochs=2",
+    "--config.schedule.warmup_epochs=1",
+    "--config.batch_size=200",
+    "--config.model.width=16",
+    "--config.model.num_layers=1",
+    "--config.model.mlp_dim=16",
+    "--config.snapshot_every_epochs=0",
+]
+# As `python -m`, and then which of the heavy libraries are there.
+TRAIN = """
+import runpy, sys
+try:
+    runpy.run_module("attn_cnn_jax.main", run_name="__main__", alter_sys=True)
+except SystemExit as status:
+    print("status", status.code)
+print("heavy", sorted({"tensorflow", "torch", "matplotlib"} & set(sys.modules)))
+"""
+
+
+def python(folder: Path, *arguments: str) -> str:
+    """What a command prints; it has to succeed, and without a traceback or warning."""
+    result = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""},  # one device
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr and "Warning" not in result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("main")
+
+
+@pytest.fixture(scope="module")
+def trained(folder) -> str:
+    """What training prints; the run lies where the command puts it by itself."""
+    return python(folder, "-c", TRAIN, f"--config={QUICKSTART}", *OVERRIDES)
+
+
+def workdir(folder: Path) -> Path:
+    return folder / "runs" / "quickstart_seed42"
+
+
+def test_training_leaves_a_run_in_its_default_workdir(trained, folder):
+    assert [path.name for path in (folder / "runs").iterdir()] == ["quickstart_seed42"]
+    assert checkpoint.steps(workdir(folder)) == [7, 14]  # 1,437 // 200 steps an epoch
+    config = checkpoint.read_config(workdir(folder))
+    assert config is not None and config.model.width == 16
+    splits = [(line["step"], line["split"]) for line in metrics.read(workdir(folder))]
+    assert splits == [(7, "test"), (10, "train"), (14, "test")]
+    assert "epoch 2, step 14: test accuracy" in trained
+    assert "status 0" in trained
+
+
+def test_training_imports_neither_tensorflow_nor_torch(trained):
+    assert "heavy []" in trained
+
+
+def test_evaluation_needs_the_workdir_alone(trained, folder):
+    command = ("-m", "attn_cnn_jax.main", "--mode=evaluate")
+    moved = folder / "elsewhere"
+    workdir(folder).rename(moved)
+    try:
+        printed = python(folder, *command, f"--workdir={moved}").splitlines()
+    finally:
+        moved.rename(workdir(folder))
+    result = json.loads(printed[0])
+    last = metrics.read(workdir(folder))[-1]
+    assert result["step"] == last["step"] == 14
+    assert result["images"] == 360
+    assert result["accuracy"] == last["accuracy"]
+    assert result["loss"] == pytest.approx(last["loss"], rel=1e-6)
+    assert f"test accuracy {last['accuracy']:.4f}" in printed[1]

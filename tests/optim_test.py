@@ -1,0 +1,222 @@
+"""The optimizer against a loop as PyTorch has it, and the published schedules."""
+
+import importlib.util
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from ml_collections import ConfigDict
+
+from attn_cnn_jax import models, optim
+from attn_cnn_jax import config as config_lib
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+ATTENTIONS = sorted(config_lib._ATTENTION_FIELDS)
+
+
+def row(name: str, options: str = "") -> ConfigDict:
+    """The config of a file in configs/."""
+    spec = importlib.util.spec_from_file_location(name, CONFIGS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config(options)
+
+
+def small_tree(seed: int) -> dict:
+    draw = np.random.default_rng(seed).normal
+    return {
+        "block": {
+            "attention": {"centers": draw(size=(2, 2)), "spreads": draw(size=(2, 3))},
+            "norm": {"scale": draw(size=3), "bias": draw(size=3)},
+        },
+        "row_embedding": draw(size=(4, 3)),
+        "classifier": {"kernel": draw(size=(3, 2)), "bias": draw(size=2)},
+    }
+
+
+def sgd_as_in_torch(params, grads_of_steps, rates, momentum, weight_decay):
+    """torch.optim.SGD, dampening 0, no Nesterov; centers and spreads without decay."""
+    buffers = {}
+    flat = {jax.tree_util.keystr(k): v for k, v in leaves(params)}
+    for grads, rate in zip(grads_of_steps, rates, strict=True):
+        for (path, grad), name in zip(leaves(grads), flat, strict=True):
+            free = path[-1].key in ("centers", "spreads")
+            grad = grad + (0 if free else weight_decay) * flat[name]
+            first = name not in buffers
+            buffers[name] = grad if first else momentum * buffers[name] + grad
+            flat[name] = flat[name] - rate * buffers[name]
+    return flat
+
+
+def leaves(tree):
+    return jax.tree_util.tree_leaves_with_path(tree)
+
+
+def test_three_steps_are_those_of_torchs_sgd():
+    fields = config_lib.base_config().optimizer
+    fields.weight_decay = 0.1  # visible
+    rates = [0.05, 0.2, 0.1]
+    params = small_tree(0)
+    gradients = [small_tree(seed) for seed in (1, 2, 3)]
+    with jax.enable_x64(True):
+        optimizer = optim.make_optimizer(fields, lambda k: jnp.asarray(rates)[k])
+        ours = jax.tree.map(jnp.asarray, params)
+        state = optimizer.init(ours)
+        for grads in gradients:
+            updates, state = optimizer.update(grads, state, ours)
+            ours = optax.apply_updates(ours, updates)
+    wanted = sgd_as_in_torch(params, gradients, rates, 0.9, 0.1)
+    for path, leaf in leaves(ours):
+        name = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(leaf, wanted[name], rtol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("name", [*ATTENTIONS, "resnet18"])
+def test_everything_decays_but_centers_and_spreads(name):
+    """The first update without gradient and momentum is -rate * decay * p."""
+    if name == "resnet18":
+        model_fields = config_lib.resnet(name)
+    else:
+        model_fields = config_lib.self_attention(name)
+        model_fields.update(width=16, num_layers=2, num_heads=4, mlp_dim=8)
+    model = models.build(model_fields, 10)
+    shapes = jax.eval_shape(
+        lambda: models.initial_variables(model, jax.random.key(0), (32, 32, 3))
+    )
+    params = jax.tree.map(lambda _: np.float32(1), shapes["params"])
+    zeros = jax.tree.map(lambda _: np.float32(0), params)
+    fields = config_lib.base_config().optimizer
+    optimizer = optim.make_optimizer(fields, 0.5)
+    updates, _ = optimizer.update(zeros, optimizer.init(params), params)
+    free = set()
+    for path, update in leaves(updates):
+        if np.any(np.asarray(update)):
+            np.testing.assert_allclose(update, -0.5 * 1e-4, rtol=1e-6)
+        else:
+            free.add(path[-1].key)
+    wanted = {"centers", "spreads"} if "quadratic" in name else set()
+    assert free == wanted
+
+
+def test_decay_exclude_names_what_does_not_decay():
+    fields = config_lib.base_config().optimizer
+    fields.decay_exclude = ("bias",)
+    params = jax.tree.map(np.ones_like, small_tree(0))
+    zeros = jax.tree.map(np.zeros_like, params)
+    optimizer = optim.make_optimizer(fields, 1.0)
+    updates, _ = optimizer.update(zeros, optimizer.init(params), params)
+    free = {path[-1].key for path, u in leaves(updates) if not np.any(np.asarray(u))}
+    assert free == {"bias"}
+
+
+def schedule(name: str, steps_per_epoch: int, num_epochs: int, **changes):
+    fields = config_lib.base_config().schedule
+    fields.update(name=name, **changes)
+    return optim.make_schedule(fields, 0.1, num_epochs, steps_per_epoch)
+
+
+def test_cosine_counts_updates_from_one():
+    rate = schedule("cosine", 500, 300)
+    warmup, total = 15 * 500, 300 * 500
+    for k in (1, 2, 3, 7499):
+        np.testing.assert_allclose(rate(k - 1), 0.1 * k / warmup, rtol=1e-6)
+    np.testing.assert_allclose(rate(warmup - 1), 0.1, rtol=1e-6)  # the peak
+    rates = np.asarray(jax.vmap(rate)(jnp.arange(total)))
+    assert rates.argmax() in range(warmup - 1, warmup + 50)  # flat to float32 there
+    assert (rates <= np.float32(0.1)).all()
+    assert (np.diff(rates[:warmup]) > 0).all() and (np.diff(rates[warmup:]) <= 0).all()
+    half_way = (warmup + total) // 2
+    np.testing.assert_allclose(rate(half_way - 1), 0.05, rtol=1e-4)
+    assert abs(float(rate(total - 1))) < 1e-8  # the last update
+    assert float(rate(total - 501)) > 1e-6
+
+
+def test_cosine_of_few_steps_is_its_formula():
+    rate = schedule("cosine", 4, 5, warmup_epochs=1.5)
+    warmup, total = 6, 20
+    for k in range(1, total + 1):
+        f = k / warmup
+        if k >= warmup:
+            f = 0.5 * (1 + np.cos(np.pi * (k - warmup) / (total - warmup)))
+        np.testing.assert_allclose(rate(k - 1), 0.1 * f, rtol=1e-5, atol=1e-8)
+
+
+def test_cosine_without_warmup_starts_near_the_top():
+    rate = schedule("cosine", 10, 10, warmup_epochs=0.0)
+    wanted = 0.05 * (1 + np.cos(np.pi / 100))
+    np.testing.assert_allclose(rate(0), wanted, rtol=1e-6)
+    np.testing.assert_allclose(rate(99), 0.0, atol=1e-8)
+
+
+# Rates of the original's epochs (spec, section 7), and half a unit of the last digit.
+EPOCHWISE = {
+    0: (0.0, 0.0),
+    1: (0.00665336, 5e-9),
+    2: (0.01330672, 5e-9),
+    14: (0.09314704, 5e-9),
+    15: (0.0998004, 5e-8),
+    16: (0.09999715, 5e-9),
+    50: (0.09634537, 5e-9),
+    100: (0.07970033, 5e-9),
+    150: (0.0542934, 5e-8),
+    200: (0.02761987, 5e-9),
+    250: (0.0075487, 5e-8),
+    299: (7.75e-6, 5e-9),
+}
+
+
+@pytest.mark.parametrize("epoch", EPOCHWISE)
+def test_cosine_epochwise_has_the_rates_of_the_original(epoch):
+    wanted, precision = EPOCHWISE[epoch]
+    rate = schedule("cosine_epochwise", 500, 300)
+    with jax.enable_x64(True):
+        made = float(rate(epoch * 500))
+    rounding = 1e-7 * wanted  # of float32, in which the rate is computed
+    assert abs(made - wanted) <= precision + rounding + 1e-8 * (epoch > 0)
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 20, 299])
+def test_cosine_epochwise_is_constant_inside_an_epoch(epoch):
+    rate = jax.jit(schedule("cosine_epochwise", 500, 300))
+    first = float(rate(500 * epoch))
+    for batch in (1, 250, 499):
+        assert float(rate(500 * epoch + batch)) == first
+    if epoch < 299:
+        assert float(rate(500 * (epoch + 1))) != first
+
+
+def test_resnet18_drops_as_published():
+    config = row("resnet18")
+    rate = optim.make_schedule(
+        config.schedule, config.optimizer.learning_rate, config.num_epochs, 500
+    )
+    rate = jax.jit(rate)
+    epochs = {0: 0.1, 78: 0.1, 79: 1e-2, 148: 1e-2, 149: 1e-3, 248: 1e-3}
+    epochs |= {249: 1e-4, 299: 1e-4}
+    for epoch, wanted in epochs.items():
+        for batch in (0, 499):
+            np.testing.assert_allclose(rate(500 * epoch + batch), wanted, rtol=1e-5)
+
+
+def test_an_unknown_schedule_is_an_error():
+    with pytest.raises(ValueError, match="stairs"):
+        schedule("stairs", 10, 10)
+
+
+def test_the_optimizer_takes_its_rate_of_the_schedule():
+    """Update k = 0 of `cosine_epochwise` has rate 0: nothing moves, momentum fills."""
+    fields = config_lib.base_config().optimizer
+    rate = schedule("cosine_epochwise", 2, 20, warmup_epochs=1.0)
+    optimizer = optim.make_optimizer(fields, rate)
+    params = {"kernel": jnp.ones(3)}
+    state = optimizer.init(params)
+    moved = []
+    for _ in range(4):
+        updates, state = optimizer.update({"kernel": jnp.ones(3)}, state, params)
+        moved.append(float(jnp.abs(updates["kernel"]).max()))
+    assert moved[:2] == [0.0, 0.0] and moved[2] > 0
+    sums = 1.0001 * (1 + 0.9 + 0.81)  # three gradients with their decay
+    np.testing.assert_allclose(moved[2], float(rate(2)) * sums, rtol=1e-5)

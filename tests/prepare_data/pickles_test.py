@@ -1,0 +1,99 @@
+"""A pickle can hold data and nothing else."""
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.prepare_data import pickles, sources
+from attn_cnn_jax.prepare_data.files import Files
+
+
+class _Calls:
+    """Pickles as a call of `function` with `arguments`."""
+
+    def __init__(self, function, *arguments):
+        self._call = (function, arguments)
+
+    def __reduce__(self):
+        return self._call
+
+
+def _load(data: bytes):
+    return pickles.load(Files("here", {"batch": lambda: data}), "batch")
+
+
+def test_a_malicious_batch_is_refused_by_name_and_not_run(copies, tmp_path):
+    copies.write_python(copies.tiny("cifar10"), tmp_path / "c", python2=True)
+    attack = _Calls(os.system, f"touch {tmp_path / 'owned'}")
+    (tmp_path / "c" / "data_batch_4").write_bytes(pickle.dumps({"data": attack}, 2))
+    with pytest.raises(UserError, match=r"data_batch_4 .* asks for posix\.system"):
+        sources.find_source(tmp_path / "c").read()
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("function", [eval, getattr, np.load, np.frombuffer])
+def test_no_other_name_is_allowed(protocol, function):
+    with pytest.raises(UserError, match="asks for"):
+        _load(pickle.dumps({"a": _Calls(function, "1")}, protocol))
+
+
+def test_what_is_allowed_cannot_be_bent():
+    ndarray = b"cnumpy\nndarray\n"
+    with pytest.raises(UserError, match="not a batch"):  # ndarray(10 ** 12): memory
+        _load(b"(dS'a'\n" + ndarray + b"(L1000000000000L\ntRs.")
+    reconstruct = b"cnumpy.core.multiarray\n_reconstruct\n"
+    with pytest.raises(UserError, match="unknown type"):
+        _load(b"(dS'a'\n" + reconstruct + b"(cnumpy\ndtype\n(I0\ntS'b'\ntRs.")
+    with pytest.raises(UserError, match="asks for the encoding 'zlib'"):
+        _load(b"(dS'a'\nc_codecs\nencode\n(S'a'\nS'zlib'\ntRs.")
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_arrays_and_bytes_are_read(protocol):
+    array = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    content = _load(pickle.dumps({b"data": array, "labels": [1, 2]}, protocol))
+    np.testing.assert_array_equal(content["data"], array)
+    assert content["labels"] == [1, 2]
+
+
+def test_a_truncated_batch_is_refused():
+    data = pickle.dumps({"data": np.zeros(100, np.uint8)}, 2)
+    for length in (0, 10, len(data) // 2, len(data) - 1):
+        with pytest.raises(UserError, match="not a batch of CIFAR"):
+            _load(data[:length])
+    with pytest.raises(UserError, match="holds no dictionary"):
+        _load(pickle.dumps([1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": np.zeros((20, 3071), np.uint8)}, r"holds uint8 \[20, 3071\]"),
+        ({"data": np.zeros((20, 3072), np.float32)}, "holds float32"),
+        ({"data": None}, "has no 'data'"),
+        ({"labels": [1] * 19}, "labels are not a number for each"),
+        ({"labels": ["1"] * 20}, "labels are not a number for each"),
+    ],
+)
+def test_a_batch_of_other_contents_is_refused(change, message, copies, tmp_path):
+    copies.write_python(copies.tiny("cifar10"), tmp_path / "c", python2=False)
+    path = tmp_path / "c" / "data_batch_1"
+    path.write_bytes(pickle.dumps(pickle.loads(path.read_bytes()) | change, 2))
+    with pytest.raises(UserError, match=message):
+        sources.find_source(tmp_path / "c").read()
+
+
+@pytest.mark.parametrize("label", [-1, 10, 10**30])
+def test_labels_beyond_the_classes_are_refused(label, copies, tmp_path):
+    copies.write_python(copies.tiny("cifar10"), tmp_path / "c", python2=False)
+    path = tmp_path / "c" / "test_batch"
+    content = pickle.loads(path.read_bytes())
+    content["labels"][7] = label
+    path.write_bytes(pickle.dumps(content, 2))
+    cifar = sources.find_source(tmp_path / "c").read()
+    with pytest.raises(UserError, match="record 7 has the label"):
+        cifar.check("it", allow_partial=True)

@@ -1,0 +1,277 @@
+"""Training: resumed = uninterrupted, one device = eight, and what stops a run."""
+
+import json
+import os
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from attn_cnn_jax import checkpoint, data, metrics, parallel, signals, train
+from attn_cnn_jax import config as config_lib
+from attn_cnn_jax.errors import UserError
+
+
+def assert_same(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def run_steps(task, mesh, num_steps):
+    """The state after `num_steps` steps on `mesh`, fetched."""
+    state = parallel.replicate(task.initial_state(), mesh)
+    step = task.make_train_step(mesh)
+    feed = parallel.Feed(task.dataset.train, mesh, task.config.dataset.placement)
+    config = task.config
+    rows = data.epoch_rows(config.seed, 0, feed.num_images, config.batch_size)
+    for batch in rows[:num_steps]:
+        state, _ = step(state, feed(batch))
+    return jax.device_get(state)
+
+
+def without_dropout(config):
+    if "attention" in config.model:
+        config.model.dropout_rate = 0.0
+        config.model.attention.dropout_rate = 0.0
+    return config
+
+
+def small_resnet(tiny_config):
+    config = tiny_config()
+    config.model = config_lib.resnet("resnet10")
+    config.model.width = 4
+    return config
+
+
+MODELS = ["quadratic_isotropic", "learned_w_content", "resnet"]
+
+
+@pytest.fixture(params=MODELS)
+def family_config(request, tiny_config):
+    if request.param == "resnet":
+        return small_resnet(tiny_config)
+    return tiny_config(request.param)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float64", 1e-10)])
+def test_eight_devices_train_like_one(family_config, dtype, tolerance):
+    config = without_dropout(family_config)
+    config.model.compute_dtype = dtype
+    with jax.enable_x64(dtype == "float64"):
+        task = train.Task.of(config, data.load(config.dataset))
+        one = run_steps(task, parallel.make_mesh(jax.devices()[:1]), 10)
+        eight = run_steps(task, parallel.make_mesh(), 10)  # 100 images: 13 a device
+        start = jax.device_get(task.initial_state())
+
+    def compare(a, b):
+        scale = max(np.abs(a).max(), 1e-30)
+        assert np.abs(a - b).max() <= tolerance * scale
+
+    jax.tree.map(compare, one.variables, eight.variables)
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), start, one)
+    assert max(jax.tree.leaves(moved.variables)) > 1e-3  # there was something to learn
+
+
+def test_dropout_and_augmentation_do_not_depend_on_the_devices(tiny_config):
+    task = train.Task.of(tiny_config(), data.load(tiny_config().dataset))
+    one = run_steps(task, parallel.make_mesh(jax.devices()[:1]), 3)
+    eight = run_steps(task, parallel.make_mesh(), 3)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        one.variables,
+        eight.variables,
+    )
+
+
+def test_the_compiled_update_is_that_of_a_textbook_pmap(tiny_config):
+    """`jax.pmap` over shards of the batch, gradients averaged with `pmean`."""
+    config = without_dropout(tiny_config(batch_size=96))
+    config.dataset.update(crop_padding=0, flip=False)
+    dataset = data.load(config.dataset)
+    task = train.Task.of(config, dataset)
+    ours = run_steps(task, parallel.make_mesh(), 3)
+
+    def update(params, opt_state, images, labels):
+        def loss(params):
+            logits = task.model.apply({"params": params}, images, train=True)
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+            return losses.mean()
+
+        grads = jax.lax.pmean(jax.grad(loss)(params), "devices")
+        updates, opt_state = task.optimizer.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state
+
+    def copies(tree):
+        return jax.tree.map(lambda leaf: jnp.stack([leaf] * 8), tree)
+
+    state = task.initial_state()
+    params, opt_state = copies(state.variables["params"]), copies(state.opt_state)
+    step = jax.pmap(update, axis_name="devices")
+    for rows in data.epoch_rows(config.seed, 0, len(dataset.train), 96)[:3]:
+        images = data.normalize(
+            jnp.asarray(dataset.train.images[rows]), dataset.mean, dataset.std
+        )
+        images = images.reshape(8, 12, *images.shape[1:])
+        labels = dataset.train.labels[rows].reshape(8, 12)
+        params, opt_state = step(params, opt_state, images, labels)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b[0], rtol=1e-4, atol=1e-6),
+        ours.variables["params"],
+        jax.device_get(params),
+    )
+
+
+def test_images_on_the_host_train_like_images_on_the_device(tiny_config):
+    states = []
+    for placement in ("device", "host"):
+        for batch_size in (96, 100):  # split evenly over 8 devices, and not
+            config = tiny_config(batch_size=batch_size)
+            config.dataset.placement = placement
+            task = train.Task.of(config, data.load(config.dataset))
+            states.append(run_steps(task, parallel.make_mesh(), 3))
+    assert_same(states[0].variables, states[2].variables)
+    assert_same(states[1].variables, states[3].variables)
+
+
+def interrupt_after(monkeypatch, step, number=signal.SIGTERM):
+    """Send ourselves a signal when the loop asks after `step`."""
+    original = signals.StopSignals.received
+
+    def received(self, current):
+        if current == step:
+            os.kill(os.getpid(), number)
+        return original(self, current)
+
+    monkeypatch.setattr(signals.StopSignals, "received", received)
+
+
+def training_lines(workdir):
+    lines = metrics.read(workdir)
+    for line in lines:
+        line.pop("images_per_second", None)
+    return lines
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_and_resumed_run_ends_like_an_uninterrupted_one(
+    tiny_config, tmp_path, monkeypatch, number
+):
+    config = tiny_config(log_every_steps=4)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train.train(config, whole)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 18, number)
+        with pytest.raises(signals.Stopped) as stopped:
+            train.train(config, parts)
+    assert stopped.value.signal_number == number
+    assert checkpoint.steps(parts) == [14, 18]
+    train.train(config, parts)
+    ended, resumed = checkpoint.load(whole), checkpoint.load(parts)
+    assert resumed.step == ended.step == 28
+    assert_same(resumed.variables, ended.variables)
+    assert training_lines(parts) == training_lines(whole)
+
+
+def test_a_finished_run_is_only_evaluated_again(tiny_config, tmp_path):
+    config = tiny_config(num_epochs=1, log_every_steps=14)
+    config.schedule.warmup_epochs = 0.0
+    first = train.train(config, tmp_path)
+    before = checkpoint.load(tmp_path).variables
+    assert train.train(config, tmp_path) == first
+    assert_same(checkpoint.load(tmp_path).variables, before)
+    splits = [line["split"] for line in metrics.read(tmp_path)]
+    assert splits == ["train", "test"]
+
+
+def test_another_config_is_refused_but_logging_may_change(
+    tiny_config, tmp_path, monkeypatch
+):
+    config = tiny_config(num_epochs=1)
+    config.schedule.warmup_epochs = 0.0
+    interrupt_after(monkeypatch, 5)
+    with pytest.raises(signals.Stopped):
+        train.train(config, tmp_path)
+    monkeypatch.undo()
+    other = config.copy_and_resolve_references()
+    other.optimizer.learning_rate = 0.05
+    with pytest.raises(UserError, match=r"optimizer.learning_rate: 0.1 -> 0.05"):
+        train.train(other, tmp_path)
+    assert checkpoint.read_config(tmp_path) == config
+    config.log_every_steps = 7
+    train.train(config, tmp_path)
+    assert checkpoint.load(tmp_path).step == 14
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(
+    tiny_config, tmp_path
+):
+    config = tiny_config(checkpoint_every_steps=1)
+    config.optimizer.learning_rate = 1e30
+    with pytest.raises(UserError, match=r"(loss of step \d+|not finite)"):
+        train.train(config, tmp_path)
+    for step in checkpoint.steps(tmp_path):
+        loaded = checkpoint.load(tmp_path, step)
+        for leaf in jax.tree.leaves(loaded.variables):
+            assert np.isfinite(leaf).all()
+    logged = [line for line in metrics.read(tmp_path) if line["split"] == "train"]
+    assert all(np.isfinite(line["loss"]) for line in logged)
+
+
+def test_the_step_of_a_loss_that_is_not_finite_is_named(
+    tiny_config, tmp_path, monkeypatch
+):
+    """The loss is made infinite in one step, in the middle of a logging interval."""
+    original = train.Task.make_train_step
+
+    def make_train_step(self, mesh):
+        step = original(self, mesh)
+
+        def broken(state, source):
+            number = int(state.step) + 1
+            state, sums = step(state, source)
+            return state, sums.replace(loss=sums.loss / (number != 6))
+
+        return broken
+
+    monkeypatch.setattr(train.Task, "make_train_step", make_train_step)
+    with np.errstate(divide="ignore"), pytest.raises(UserError, match="loss of step 6"):
+        train.train(tiny_config(), tmp_path)
+    assert checkpoint.steps(tmp_path) == []
+
+
+def test_best_is_chosen_on_the_validation_images_where_there_are_any(
+    tiny_config, tmp_path
+):
+    config = tiny_config()
+    config.dataset.validation_fraction = 0.2
+    result = train.train(config, tmp_path)
+    lines = metrics.read(tmp_path)
+    validation = [line for line in lines if line["split"] == "validation"]
+    assert [line["images"] for line in validation] == [287, 287]
+    assert result["images"] == 287
+    best = checkpoint.load(tmp_path, "best")
+    accuracies = {line["step"]: line["accuracy"] for line in validation}
+    assert accuracies[best.step] == max(accuracies.values())
+
+
+def test_snapshots_hold_the_variables_of_their_epochs(tiny_config, tmp_path):
+    train.train(tiny_config(snapshot_every_epochs=1), tmp_path)
+    names = sorted(int(path.name) for path in (tmp_path / "snapshots").iterdir())
+    assert names == [0, 14, 28]
+    first = checkpoint.load(tmp_path, 0).variables
+    task_config = tiny_config(snapshot_every_epochs=1)
+    task = train.Task.of(task_config, data.load(task_config.dataset))
+    assert_same(first, jax.device_get(jax.jit(task.initial_state)().variables))
+
+
+def test_the_workdir_says_what_computed_it(tiny_config, tmp_path):
+    config = tiny_config(num_epochs=1)
+    config.schedule.warmup_epochs = 0.0
+    train.train(config, tmp_path)
+    assert checkpoint.read_config(tmp_path) == config
+    (line,) = (tmp_path / "environment.jsonl").read_text().splitlines()
+    line = json.loads(line)
+    assert line["device_kind"] == "cpu" and line["devices"] == 8
+    assert line["jax"] == jax.__version__
