@@ -33,6 +33,15 @@ _DATA_DIR = flags.DEFINE_string(
 _MULTI_HOST = flags.DEFINE_bool(
     "multi_host", False, "Join the other processes through JAX's distributed runtime."
 )
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator_address", None, "HOST:PORT of process 0, where JAX cannot find it out."
+)
+_NUM_PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "How many processes, where JAX cannot find it out."
+)
+_PROCESS_ID = flags.DEFINE_integer(
+    "process_id", None, "Which of them this is, where JAX cannot find it out."
+)
 
 
 def main() -> int:
@@ -50,7 +59,8 @@ def main() -> int:
     try:
         train.train(config, workdir)
     except train.Stopped as stopped:
-        print(f"{stopped}: saved. The same command continues from there.")
+        if jax.process_index() == 0:
+            print(f"{stopped}, saved; the same command continues from there.")
         return 128 + stopped.signal_number
     return 0
 
@@ -83,7 +93,15 @@ def _evaluate() -> int:
 def _start_jax(config: ConfigDict) -> None:
     """What has to be settled before JAX makes its first array."""
     if _MULTI_HOST.value:
-        jax.distributed.initialize()
+        try:
+            jax.distributed.initialize(
+                _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value
+            )
+        except ValueError as error:
+            raise UserError(
+                f"JAX found no cluster ({error}); give --coordinator_address, "
+                "--num_processes and --process_id."
+            ) from error
     if config.model.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
 

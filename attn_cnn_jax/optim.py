@@ -63,9 +63,7 @@ def make_schedule(
     raise ValueError(f"unknown schedule {name!r}")
 
 
-def warmup_cosine(
-    step: Array | int, warmup: float | int, total: float | int
-) -> Array:
+def warmup_cosine(step: Array | int, warmup: float | int, total: float | int) -> Array:
     """f(step) = step / warmup, from `warmup` on half a cosine from 1 to 0 at `total`."""
     step = jnp.asarray(step, jnp.float32)
     rising = step / max(warmup, 1)

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 from ml_collections import ConfigDict
 
-from attn_cnn_jax import data, evaluate, metrics, models, parallel, train
 from attn_cnn_jax import config as config_lib
+from attn_cnn_jax import data, evaluate, metrics, models, parallel, train
 from attn_cnn_jax.config import base_config, check, resnet, self_attention
 from attn_cnn_jax.errors import UserError
 
@@ -449,16 +449,13 @@ def shared_steps(patch: pytest.MonkeyPatch, batches: list[int]) -> None:
 
         return step
 
-    def initial_state(task):
-        if "start" not in _compiled:
-            state = jax.device_get(jax.jit(lambda: original_start(task))())
-            _compiled["start"] = lambda: jax.tree.map(jnp.asarray, state)
-        return _compiled["start"]()
-
-    original_start = train.Task.initial_state
+    if "start" not in _compiled:
+        task = task_of(small())
+        state = jax.device_get(jax.jit(task.initial_state)())
+        _compiled["start"] = lambda task: jax.tree.map(jnp.asarray, state)
     original_train = train.Task.make_train_step
     original_eval = evaluate.make_eval_step
-    patch.setattr(train.Task, "initial_state", initial_state)
+    patch.setattr(train.Task, "initial_state", _compiled["start"])
     patch.setattr(train.Task, "make_train_step", make_train_step)
     patch.setattr(train, "make_eval_step", make_eval_step)
 

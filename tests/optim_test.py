@@ -10,8 +10,8 @@ import optax
 import pytest
 from ml_collections import ConfigDict
 
-from attn_cnn_jax import models, optim
 from attn_cnn_jax import config as config_lib
+from attn_cnn_jax import models, optim
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 ATTENTIONS = sorted(config_lib._ATTENTION_FIELDS)
