@@ -24,7 +24,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 
 types: $(VENV)/.installed-dev
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 unit: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not soak"

@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -18,7 +19,8 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     A `UserError` or `ModelError`, from the flags or from `main`, and what the system
     refuses (an `OSError`) is printed without a traceback and the exit status is 2.
     """
-    logging.set_verbosity(logging.WARNING)
+    logging.set_verbosity(logging.ERROR)  # TFDS and Orbax warn of what is no trouble
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     try:
         app.run(_without_arguments(main), flags_parser=_parse_flags)
     except (UserError, ModelError, OSError) as error:
@@ -29,7 +31,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 
 
 def _distributed() -> bool:
-    """Whether JAX's distributed runtime is up: its exit handler would wait for peers."""
+    """Whether JAX's distributed runtime is up; its exit handler waits for peers."""
     jax = sys.modules.get("jax")
     return jax is not None and jax.distributed.is_initialized()
 

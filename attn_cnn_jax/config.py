@@ -127,8 +127,8 @@ def with_options(
     An option is a dataset (cifar10, cifar100, digits) or one of the row's `own`, which
     maps its name to the fields that it changes.
     """
-    known = {name: {"dataset": fields} for name, fields in _DATASETS.items()}
-    known.update(own or {})
+    datasets = {name: {"dataset": fields} for name, fields in _DATASETS.items()}
+    known: dict[str, Mapping[str, Any]] = {**datasets, **(own or {})}
     for option in filter(None, options.split(",")):
         if option not in known:
             raise UserError(
@@ -212,7 +212,7 @@ def _check_schema(config: ConfigDict, schema: ConfigDict, prefix: str = "") -> N
 
 def _check_ranges(config: ConfigDict) -> None:
     def whole(field: str, low: int, high: int | float = math.inf) -> None:
-        value = config
+        value: Any = config
         for part in field.split("."):
             value = value[part]
         bound = f"at least {low}" + (f" and below {high}" if high < math.inf else "")

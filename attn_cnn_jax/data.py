@@ -99,7 +99,7 @@ def _load_tfds(name: str, data_dir: str) -> Dataset:
     try:
         builder = tfds.builder(name, data_dir=data_dir or None)
         splits = builder.info.splits
-        features = builder.info.features
+        features: Any = builder.info.features
         if not splits:
             raise UserError(_missing(name, builder.data_dir))
         image_key, label_key = _keys(name, builder.info)
@@ -109,7 +109,9 @@ def _load_tfds(name: str, data_dir: str) -> Dataset:
                 f"dataset {name} has the splits {', '.join(splits)}; training needs "
                 "train and one of test and validation."
             )
-        sources = [builder.as_data_source(split) for split in ("train", test_name)]
+        sources = [
+            builder.as_data_source(split=split) for split in ("train", test_name)
+        ]
     except tfds.core.DatasetNotFoundError as error:
         raise UserError(f"TFDS knows no dataset {name!r}.") from error
     except AssertionError as error:
@@ -257,7 +259,7 @@ def epoch_rows(
 def eval_rows(
     num_images: int, batch_size: int
 ) -> tuple[Int[np.ndarray, "steps B"], Float[np.ndarray, "steps B"]]:
-    """Rows that visit every image once in order, and weights 0 where a row is padding."""
+    """Rows that visit every image once, in order; weight 0 where one is padding."""
     steps = -(-num_images // batch_size)
     rows = np.arange(steps * batch_size, dtype=np.int32)
     weights = (rows < num_images).astype(np.float32)

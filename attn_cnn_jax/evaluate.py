@@ -21,7 +21,7 @@ def make_eval_step(
     def eval_step(variables, source, weights) -> Sums:
         images, labels = parallel.gather(source, mesh)
         images = data.normalize(images, dataset.mean, dataset.std)
-        logits = model.apply(variables, images, train=False)
+        logits: Any = model.apply(variables, images, train=False)
         return Sums.of(logits, labels, weights)
 
     return parallel.compile_step(eval_step, mesh)

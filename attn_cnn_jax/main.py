@@ -11,7 +11,7 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from attn_cnn_jax import checkpoint, command_line, evaluate, train
+from attn_cnn_jax import checkpoint, command_line, evaluate, signals, train
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.errors import UserError
 
@@ -58,7 +58,7 @@ def main() -> int:
     _start_jax(config)
     try:
         train.train(config, workdir)
-    except train.Stopped as stopped:
+    except signals.Stopped as stopped:
         if jax.process_index() == 0:
             print(f"{stopped}, saved; the same command continues from there.")
         return 128 + stopped.signal_number
@@ -73,7 +73,7 @@ def default_workdir(flag: flags.Flag, seed: int) -> str:
 
 
 def _evaluate() -> int:
-    if _WORKDIR.value is None:
+    if not _WORKDIR.value:
         raise UserError("--mode=evaluate needs --workdir=RUN.")
     config = checkpoint.read_config(_WORKDIR.value)
     if config is None:

@@ -1,5 +1,7 @@
 """The optimizer and its learning-rate schedules."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -63,8 +65,8 @@ def make_schedule(
     raise ValueError(f"unknown schedule {name!r}")
 
 
-def warmup_cosine(step: Array | int, warmup: float | int, total: float | int) -> Array:
-    """f(step) = step / warmup, from `warmup` on half a cosine from 1 to 0 at `total`."""
+def warmup_cosine(step: Any, warmup: float | int, total: float | int) -> Array:
+    """f(step) = step / warmup, then half a cosine from 1 to 0 at step `total`."""
     step = jnp.asarray(step, jnp.float32)
     rising = step / max(warmup, 1)
     progress = (step - warmup) / max(total - warmup, 1)

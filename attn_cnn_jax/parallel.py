@@ -19,7 +19,7 @@ _AXIS = "data"
 _SHARE_OF_MEMORY = 0.25  # what the images of a split may take of a device's memory
 
 
-def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
     """A mesh of all devices of all processes, or of the given ones, along `data`."""
     return Mesh(np.asarray(devices or jax.devices()), (_AXIS,))
 
@@ -87,10 +87,11 @@ class Feed:
         sharding = NamedSharding(self._mesh, spec)
 
         def own_rows(values: np.ndarray) -> jax.Array:
+            def of_device(index: Any) -> np.ndarray:
+                return values[rows[index[0]]]
+
             shape = (len(rows), *values.shape[1:])
-            return jax.make_array_from_callback(
-                shape, sharding, lambda index: values[rows[index[0]]]
-            )
+            return jax.make_array_from_callback(shape, sharding, of_device)
 
         return own_rows(self._split.images), own_rows(self._split.labels), None
 
@@ -105,6 +106,6 @@ def gather(
     return split_batch((images, labels), mesh)
 
 
-def _fits(num_bytes: int, device: jax.Device) -> bool:
+def _fits(num_bytes: int, device: Any) -> bool:
     limit = (device.memory_stats() or {}).get("bytes_limit")
     return limit is None or num_bytes < _SHARE_OF_MEMORY * limit

@@ -134,7 +134,9 @@ def test_when_all_are_damaged_it_says_so_and_starts_nothing(saved, tiny_config):
 
 
 def test_load_names_a_damaged_checkpoint_and_uses_the_one_before(saved):
-    flip(max(files_of(saved / "checkpoints/2/variables"), key=lambda f: f.stat().st_size))
+    flip(
+        max(files_of(saved / "checkpoints/2/variables"), key=lambda f: f.stat().st_size)
+    )
     with pytest.warns(UserWarning, match="2 is damaged.*using 1 instead"):
         assert checkpoint.load(saved).step == 1
 

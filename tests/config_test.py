@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax import data, evaluate, metrics, models, parallel, train
+from attn_cnn_jax import task as task_lib
 from attn_cnn_jax.config import base_config, check, resnet, self_attention
 from attn_cnn_jax.errors import UserError
 
@@ -288,8 +289,8 @@ def small(attention: str = "quadratic_isotropic", schedule: str = "cosine"):
     return config
 
 
-def task_of(config: ConfigDict) -> train.Task:
-    return train.Task.of(config, data.load(config.dataset))
+def task_of(config: ConfigDict) -> task_lib.Task:
+    return task_lib.Task.of(config, data.load(config.dataset))
 
 
 def program(config: ConfigDict, workdir: Path) -> str:
@@ -453,10 +454,10 @@ def shared_steps(patch: pytest.MonkeyPatch, batches: list[int]) -> None:
         task = task_of(small())
         state = jax.device_get(jax.jit(task.initial_state)())
         _compiled["start"] = lambda task: jax.tree.map(jnp.asarray, state)
-    original_train = train.Task.make_train_step
+    original_train = task_lib.Task.make_train_step
     original_eval = evaluate.make_eval_step
-    patch.setattr(train.Task, "initial_state", _compiled["start"])
-    patch.setattr(train.Task, "make_train_step", make_train_step)
+    patch.setattr(task_lib.Task, "initial_state", _compiled["start"])
+    patch.setattr(task_lib.Task, "make_train_step", make_train_step)
     patch.setattr(train, "make_eval_step", make_eval_step)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from attn_cnn_jax import checkpoint, data, metrics, parallel, signals, train
 from attn_cnn_jax import config as config_lib
+from attn_cnn_jax import task as task_lib
 from attn_cnn_jax.errors import UserError
 
 
@@ -60,7 +61,7 @@ def test_eight_devices_train_like_one(family_config, dtype, tolerance):
     config = without_dropout(family_config)
     config.model.compute_dtype = dtype
     with jax.enable_x64(dtype == "float64"):
-        task = train.Task.of(config, data.load(config.dataset))
+        task = task_lib.Task.of(config, data.load(config.dataset))
         one = run_steps(task, parallel.make_mesh(jax.devices()[:1]), 10)
         eight = run_steps(task, parallel.make_mesh(), 10)  # 100 images: 13 a device
         start = jax.device_get(task.initial_state())
@@ -75,7 +76,7 @@ def test_eight_devices_train_like_one(family_config, dtype, tolerance):
 
 
 def test_dropout_and_augmentation_do_not_depend_on_the_devices(tiny_config):
-    task = train.Task.of(tiny_config(), data.load(tiny_config().dataset))
+    task = task_lib.Task.of(tiny_config(), data.load(tiny_config().dataset))
     one = run_steps(task, parallel.make_mesh(jax.devices()[:1]), 3)
     eight = run_steps(task, parallel.make_mesh(), 3)
     jax.tree.map(
@@ -90,7 +91,7 @@ def test_the_compiled_update_is_that_of_a_textbook_pmap(tiny_config):
     config = without_dropout(tiny_config(batch_size=96))
     config.dataset.update(crop_padding=0, flip=False)
     dataset = data.load(config.dataset)
-    task = train.Task.of(config, dataset)
+    task = task_lib.Task.of(config, dataset)
     ours = run_steps(task, parallel.make_mesh(), 3)
 
     def update(params, opt_state, images, labels):
@@ -129,7 +130,7 @@ def test_images_on_the_host_train_like_images_on_the_device(tiny_config):
         for batch_size in (96, 100):  # split evenly over 8 devices, and not
             config = tiny_config(batch_size=batch_size)
             config.dataset.placement = placement
-            task = train.Task.of(config, data.load(config.dataset))
+            task = task_lib.Task.of(config, data.load(config.dataset))
             states.append(run_steps(task, parallel.make_mesh(), 3))
     assert_same(states[0].variables, states[2].variables)
     assert_same(states[1].variables, states[3].variables)
@@ -223,7 +224,7 @@ def test_the_step_of_a_loss_that_is_not_finite_is_named(
     tiny_config, tmp_path, monkeypatch
 ):
     """The loss is made infinite in one step, in the middle of a logging interval."""
-    original = train.Task.make_train_step
+    original = task_lib.Task.make_train_step
 
     def make_train_step(self, mesh):
         step = original(self, mesh)
@@ -235,7 +236,7 @@ def test_the_step_of_a_loss_that_is_not_finite_is_named(
 
         return broken
 
-    monkeypatch.setattr(train.Task, "make_train_step", make_train_step)
+    monkeypatch.setattr(task_lib.Task, "make_train_step", make_train_step)
     with np.errstate(divide="ignore"), pytest.raises(UserError, match="loss of step 6"):
         train.train(tiny_config(), tmp_path)
     assert checkpoint.steps(tmp_path) == []
@@ -262,7 +263,7 @@ def test_snapshots_hold_the_variables_of_their_epochs(tiny_config, tmp_path):
     assert names == [0, 14, 28]
     first = checkpoint.load(tmp_path, 0).variables
     task_config = tiny_config(snapshot_every_epochs=1)
-    task = train.Task.of(task_config, data.load(task_config.dataset))
+    task = task_lib.Task.of(task_config, data.load(task_config.dataset))
     assert_same(first, jax.device_get(jax.jit(task.initial_state)().variables))
 
 

@@ -47,7 +47,7 @@ def initial_variables(
     """
     images = jnp.zeros((1, *image_shape), jnp.float32)
     try:
-        return model.init(rng, images, train=False)
+        return dict(model.init(rng, images, train=False))
     except (TypeError, ValueError) as error:
         raise ModelError(f"this model cannot be built: {error}.") from error
 

@@ -1,7 +1,4 @@
-"""Every attention of the two papers: scores between pixels, then mixing.
-
-Axes: `B` batch, `H W` grid, `Hq Wq Hk Wk` query and key grid, `N` heads, `D` width.
-A pixel is (row, column) and an offset is key minus query, everywhere in this package.
+"""Every attention layer of the two papers; the formulas are in `models.scores`.
 
 A layer maps `(x, keys, *, train) -> (y, keys)` with `x, y: [B, H, W, D]`. `keys` are
 those of an earlier pass through a shared layer, or None. While "intermediates" are
@@ -15,199 +12,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
+from attn_cnn_jax.models.scores import (
+    at_least_float32,
+    content_scores,
+    isotropic_axis_scores,
+    mix,
+    mix_separable,
+    quadratic_scores,
+    query_position_scores,
+    separable_probs,
+    softmax_over_keys,
+    sum_axes,
+    table_axis_scores,
+)
 
 Keys = Float[Array, "B H W ..."] | None  # pixels or, projected, [B, H, W, N, D_h]
 
 _SEPARABLE_FROM = 256  # pixels; below, one product over the whole grid is faster
-
-
-def relative_offsets(length: int) -> Int[Array, "query key"]:
-    """Offsets key - query along one axis of the grid, in pixels."""
-    position = jnp.arange(length)
-    return position[None, :] - position[:, None]
-
-
-def quadratic_scores(
-    centers: Float[Array, "N 2"],
-    precision: Float[Array, "N 2 2"],
-    grid: tuple[int, int],
-) -> Float[Array, "N Hq Wq Hk Wk"]:
-    """-1/2 (d - center)^T precision (d - center) for every offset d (paper, Eq. 8).
-
-    Differs from the paper's u^T r_d by a constant of the head, which the softmax drops.
-    """
-    height, width = grid
-    rows = relative_offsets(height)[None] - centers[:, 0, None, None]  # [N, Hq, Hk]
-    cols = relative_offsets(width)[None] - centers[:, 1, None, None]  # [N, Wq, Wk]
-
-    def of_head(rows, cols, precision):
-        rows, cols = rows[:, None, :, None], cols[None, :, None, :]
-        return -0.5 * (
-            precision[0, 0] * rows**2
-            + (precision[0, 1] + precision[1, 0]) * rows * cols
-            + precision[1, 1] * cols**2
-        )
-
-    return jax.vmap(of_head)(rows, cols, precision)
-
-
-def isotropic_axis_scores(
-    centers: Float[Array, "N 2"], spreads: Float[Array, "N"], grid: tuple[int, int]
-) -> tuple[Float[Array, "N Hq Hk"], Float[Array, "N Wq Wk"]]:
-    """The row term and the column term whose sum are the scores with spread^2 I."""
-
-    def axis_scores(length: int, center: Array) -> Array:
-        distance = relative_offsets(length)[None] - center[:, None, None]
-        return -0.5 * jnp.square(spreads[:, None, None] * distance)
-
-    return axis_scores(grid[0], centers[:, 0]), axis_scores(grid[1], centers[:, 1])
-
-
-def table_axis_scores(
-    embeddings: Float[Array, "P E"], head_keys: Float[Array, "E N"], length: int
-) -> Float[Array, "N query key"]:
-    """head_key . embedding[key - query] along one axis (paper, section 4, Eq. 9)."""
-    by_offset = (embeddings @ head_keys).T  # [N, P]
-    return by_offset[:, _table_index(embeddings, length)]
-
-
-def _table_index(embeddings: Array, length: int) -> Int[Array, "query key"]:
-    """Rows of a table of 2 * max_position - 1 offsets, 0 in the middle."""
-    return relative_offsets(length) + embeddings.shape[0] // 2
-
-
-def sum_axes(
-    rows: Float[Array, "*N Hq Hk"], cols: Float[Array, "*N Wq Wk"]
-) -> Float[Array, "*N Hq Wq Hk Wk"]:
-    """Scores (or log-probabilities) on the grid from a row and a column term."""
-    return rows[..., :, None, :, None] + cols[..., None, :, None, :]
-
-
-def softmax_over_keys(scores: Float[Array, "*n Hk Wk"]) -> Float[Array, "*n Hk Wk"]:
-    """Softmax over all pixels of the key grid."""
-    return jax.nn.softmax(scores, axis=(-2, -1))
-
-
-def separable_probs(
-    rows: Float[Array, "N Hq Hk"], cols: Float[Array, "N Wq Wk"]
-) -> Float[Array, "N Hq Wq Hk Wk"]:
-    """`softmax_over_keys(sum_axes(rows, cols))` as a product of two softmaxes."""
-    rows, cols = jax.nn.softmax(rows), jax.nn.softmax(cols)
-    return rows[..., :, None, :, None] * cols[..., None, :, None, :]
-
-
-def mix(
-    x: Float[Array, "B H W D"],
-    probs: Float[Array, "B1 N Hq Wq H W"],
-    kernel: Float[Array, "N D E"],
-) -> Float[Array, "B Hq Wq E"]:
-    """sum_h (probs_h x) kernel_h: every head's mean of the pixels, projected."""
-    probs, kernel = probs.astype(x.dtype), kernel.astype(x.dtype)
-    if probs.shape[0] == x.shape[0]:
-        heads = jnp.einsum("bnijkl,bkld->bijnd", probs, x)
-        return jnp.einsum("bijnd,nde->bije", heads, kernel)
-    grid = probs.shape[2:4]
-
-    def one_head(pixels: Array, head_probs: Array) -> Array:
-        return jnp.einsum("ijkl,klx->ijx", head_probs, pixels)
-
-    return _sum_over_heads(x, grid, one_head, list(probs[0]), kernel)
-
-
-def mix_separable(
-    x: Float[Array, "B H W D"],
-    rows: Float[Array, "N Hq H"],
-    cols: Float[Array, "N Wq W"],
-    kernel: Float[Array, "N D E"],
-) -> Float[Array, "B Hq Wq E"]:
-    """`mix` with probs = rows x cols, one axis after the other.
-
-    Takes time in proportion to H W (H + W) where `mix` takes (H W)^2.
-    """
-    rows, cols, kernel = (a.astype(x.dtype) for a in (rows, cols, kernel))
-    grid = rows.shape[1], cols.shape[1]
-
-    def one_head(pixels: Array, axes: tuple[Array, Array]) -> Array:
-        lines = jnp.einsum("ik,klx->ilx", axes[0], pixels)
-        return jnp.einsum("jl,ilx->ijx", axes[1], lines)
-
-    heads = list(zip(rows, cols, strict=True))
-    return _sum_over_heads(x, grid, one_head, heads, kernel)
-
-
-def _sum_over_heads(x, grid, one_head, heads, kernel) -> Array:
-    """sum_h one_head(x, heads[h]) kernel[h].
-
-    The pixels lead and the batch lies beside the channels, so that the probabilities,
-    which all images share, meet them in one matrix product a head. On a CPU this loop
-    is 1.2 to 2.7 times as fast as a product over all heads at once.
-    """
-    batch, height, width, depth = x.shape
-    pixels = x.transpose(1, 2, 0, 3).reshape(height, width, batch * depth)
-    y = jnp.zeros((), x.dtype)
-    for head, head_kernel in zip(heads, kernel, strict=True):
-        mixed = one_head(pixels, head).reshape(*grid, batch, depth)
-        y = y + mixed @ head_kernel
-    return y.transpose(2, 0, 1, 3)
-
-
-def content_scores(
-    x: Float[Array, "B H W D"],
-    keys: Float[Array, "B H W D"],
-    query_kernel: Float[Array, "D N E"],
-    query_bias: Float[Array, "N E"],
-    key_kernel: Float[Array, "D N E"],
-) -> Float[Array, "B N H W H W"]:
-    """q . k up to terms that are equal for all keys, with W_q W_k^T folded per head.
-
-    q . k = (x W_q + b_q) . (k W_k + b_k). The terms with b_k do not depend on the key
-    pixel, so the softmax drops them; the rest is (x G + c) . k with G = W_q W_k^T and
-    c = W_k b_q, one projection of the pixels instead of two.
-    """
-    folded = jnp.einsum("dne,cne->dnc", query_kernel, key_kernel)
-    constant = jnp.einsum("ne,cne->nc", query_bias, key_kernel)
-    queries = jnp.einsum("bijd,dnc->bijnc", x, folded.astype(x.dtype))
-    queries = queries + constant.astype(x.dtype)[None, None, None]
-    return jnp.einsum(
-        "bijnc,bklc->bnijkl", queries, keys, preferred_element_type=_at_least_f32(x)
-    )
-
-
-def query_position_scores(
-    x: Float[Array, "B H W D"],
-    query_kernel: Float[Array, "D N E"],
-    query_bias: Float[Array, "N E"],
-    row_embeddings: Float[Array, "P half"],
-    col_embeddings: Float[Array, "P half"],
-) -> tuple[Float[Array, "B N H W H"], Float[Array, "B N H W W"]]:
-    """q[:D/2] . row[k - i] and q[D/2:] . col[l - j], with W_q folded into the tables.
-
-    The query meets few offsets and many pixels: folding spares the queries.
-    """
-    half = row_embeddings.shape[1]
-
-    def axis_scores(axes: str, embeddings: Array, part: slice, length: int) -> Array:
-        table = embeddings[_table_index(embeddings, length)]  # [query, key, half]
-        folded = jnp.einsum("dne,qke->qknd", query_kernel[..., part], table)
-        constant = jnp.einsum("ne,qke->nqk", query_bias[..., part], table)
-        scores = jnp.einsum(
-            axes, x, folded.astype(x.dtype), preferred_element_type=_at_least_f32(x)
-        )
-        along_rows = axes.startswith("bijd,ik")
-        constant = constant[:, :, None] if along_rows else constant[:, None]
-        return scores + constant[None]
-
-    height, width = x.shape[1:3]
-    rows = axis_scores("bijd,iknd->bnijk", row_embeddings, slice(None, half), height)
-    cols = axis_scores("bijd,jlnd->bnijl", col_embeddings, slice(half, None), width)
-    return rows, cols
-
-
-def _at_least_f32(x: Array) -> Any:
-    return jnp.promote_types(jnp.float32, x.dtype)
 
 
 def _dropout_probs(probs: Array, rate: float, *, train: bool) -> Array:
@@ -243,14 +67,14 @@ class QuadraticAttention(nn.Module):
     def __call__(
         self, x: Float[Array, "B H W D"], keys: Keys = None, *, train: bool
     ) -> tuple[Float[Array, "B H W D"], Keys]:
-        """Mix the pixels of `x`; content does not matter, so keys are handed through."""
+        """Mix the pixels of `x`; keys do not matter and are handed through."""
         num_heads, dtype = self.num_heads, self.param_dtype
         centers = self.param(
             "centers", nn.initializers.normal(self.center_std), (num_heads, 2), dtype
         )
         spreads = self.param("spreads", self._init_spreads)
         kernel, bias = _value_params(self, num_heads, x.shape[-1], dtype)
-        grid = x.shape[1:3]
+        grid = x.shape[1], x.shape[2]
         if self.isotropic:
             rows, cols = isotropic_axis_scores(centers, spreads, grid)
             y = _mix_by_axes(self, x, rows, cols, kernel, train=train, shared_mask=True)
@@ -317,7 +141,7 @@ class LearnedRelativeAttention(nn.Module):
         self, x: Float[Array, "B H W D"], keys: Keys = None, *, train: bool
     ) -> tuple[Float[Array, "B H W D"], Keys]:
         """Mix the pixels of `x`, scored against `keys` (those of `x` if None)."""
-        grid, width = x.shape[1:3], x.shape[-1]
+        grid, width = (x.shape[1], x.shape[2]), x.shape[-1]
         if max(grid) > self.max_position:
             raise ValueError(
                 f"a grid of {grid[0]} x {grid[1]} pixels is larger than "
@@ -361,7 +185,7 @@ class LearnedRelativeAttention(nn.Module):
         query_kernel = self.param("query_kernel", init, shape, dtype)
         query_bias = self.param("query_bias", init, shape[1:], dtype)
         scale = width**-0.5
-        scores = jnp.zeros((), _at_least_f32(x))
+        scores = jnp.zeros((), at_least_float32(x))
         if self.content:
             key_kernel = self.param("key_kernel", init, shape, dtype)
             # Never matters (see content_scores); kept, for it is counted and decays.
@@ -375,12 +199,15 @@ class LearnedRelativeAttention(nn.Module):
             rows, cols = query_position_scores(x, query_kernel, query_bias, *tables)
             scores = scores + scale * (rows[..., :, None] + cols[..., None, :])
         else:
-            scores = scores + sum_axes(*self._position_scores(x.shape[1:3]))[None]
+            scores = (
+                scores
+                + sum_axes(*self._position_scores((x.shape[1], x.shape[2])))[None]
+            )
         return scores, keys
 
 
 class MultiHeadAttention(nn.Module):
-    """Plain multi-head attention without positions, D_h = D / N (paper, section 2.1)."""
+    """Multi-head attention without positions, D_h = D / N (paper, section 2.1)."""
 
     num_heads: int
     dropout_rate: float
@@ -409,7 +236,7 @@ class MultiHeadAttention(nn.Module):
             "bijnd,bklnd->bnijkl",
             queries * head_dim**-0.5,
             keys,
-            preferred_element_type=_at_least_f32(x),
+            preferred_element_type=at_least_float32(x),
         )
         probs = softmax_over_keys(scores)
         self.sow("intermediates", "attention", probs)

@@ -1,0 +1,132 @@
+"""Save, resume and load: what a workdir holds, and the only place that uses Orbax.
+
+    workdir/config.json          the resolved config
+    workdir/checkpoints/STEP/    record, variables, training: the newest and the best
+    workdir/snapshots/STEP/      record, variables: those of the figures, all kept
+    workdir/damaged/             checkpoints that could not be read back
+
+A checkpoint appears under its name when it is complete. Its record (JSON) holds the
+config and a digest of every array, for Orbax alone does not notice a flipped byte.
+"""
+
+import json
+import os
+import pathlib
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from attn_cnn_jax import config as config_lib
+from attn_cnn_jax.checkpoint.folder import (
+    Checkpoint,
+    DamagedError,
+    find,
+    load_folder,
+    load_record,
+    save_variables,
+)
+from attn_cnn_jax.checkpoint.manager import Checkpoints
+from attn_cnn_jax.errors import UserError
+
+__all__ = [
+    "Checkpoint",
+    "Checkpoints",
+    "load",
+    "read_config",
+    "steps",
+    "write_config",
+    "write_variables",
+]
+
+
+def load(workdir: str | os.PathLike, checkpoint: str | int = "last") -> Checkpoint:
+    """The config and the variables (NumPy arrays) of a run, from its workdir alone.
+
+    `checkpoint`: "last" (the newest that is whole), "best" (by the accuracy when it was
+    saved), or a step. Raises a `UserError` that says what there is.
+    """
+    folders = find(pathlib.Path(workdir).absolute())
+    if not folders:
+        raise UserError(f"{workdir} holds no checkpoint of a run.")
+    if checkpoint == "last":
+        wanted = sorted(folders, reverse=True)
+    elif checkpoint == "best":
+        wanted = [_best(folders)]
+    elif checkpoint in folders:
+        wanted = [int(checkpoint)]
+    else:
+        there = ", ".join(str(step) for step in sorted(folders))
+        raise UserError(
+            f"{workdir} has no checkpoint {checkpoint}; choose last, best or one of "
+            f"{there}."
+        )
+    damage = []
+    for step in wanted:
+        try:
+            loaded = load_folder(folders[step], None)
+        except DamagedError as error:
+            damage.append(f"{folders[step]} is damaged: {error}")
+            continue
+        for line in damage:
+            warnings.warn(f"{line}; using {step} instead.", stacklevel=2)
+        return loaded
+    raise UserError("; ".join(damage))
+
+
+def steps(workdir: str | os.PathLike) -> list[int]:
+    """Steps that `load` can find in a workdir, oldest first."""
+    return sorted(find(pathlib.Path(workdir).absolute()))
+
+
+def write_variables(
+    workdir: str | os.PathLike, config: ConfigDict, variables: Mapping[str, Any]
+) -> None:
+    """Make a workdir of variables that were trained elsewhere, as checkpoint 0.
+
+    It evaluates and analyses like a run of our own; it cannot be trained on.
+    """
+    path = pathlib.Path(workdir).absolute()
+    if read_config(path) is not None or find(path):
+        raise UserError(f"{workdir} already holds a run; name another --workdir.")
+    write_config(path, config)
+    save_variables(path / "checkpoints" / "0", config, 0, variables)
+
+
+def write_config(workdir: str | os.PathLike, config: ConfigDict) -> None:
+    """Write `config.json`, replacing it whole."""
+    path = pathlib.Path(workdir) / "config.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".json.new")
+        new.write_text(config_lib.to_json(config) + "\n", encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        raise UserError(f"the workdir {workdir} cannot be written: {error}.") from error
+
+
+def read_config(workdir: str | os.PathLike) -> ConfigDict | None:
+    """The config of a run, or None where there is no run."""
+    path = pathlib.Path(workdir) / "config.json"
+    if not path.exists():
+        return None
+    try:
+        return config_lib.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+
+
+def _best(folders: Mapping[int, pathlib.Path]) -> int:
+    accuracies = {}
+    for step, path in folders.items():
+        try:
+            accuracy = load_record(path)["accuracy"]
+        except DamagedError as error:
+            warnings.warn(f"{path} is damaged: {error}", stacklevel=3)
+            continue
+        if accuracy is not None:
+            accuracies[step] = accuracy
+    if not accuracies:
+        raise UserError("no checkpoint was evaluated yet: there is no best one.")
+    return max(accuracies, key=lambda step: (accuracies[step], step))

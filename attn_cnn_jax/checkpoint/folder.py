@@ -1,0 +1,167 @@
+"""One checkpoint on disk: its arrays, its record, and whether they are whole."""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+from orbax.checkpoint import v1 as ocp
+
+from attn_cnn_jax import config as config_lib
+from attn_cnn_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What one checkpoint holds; `training` is None where only variables were saved."""
+
+    step: int
+    config: ConfigDict
+    variables: dict[str, Any]
+    training: Any = None
+    progress: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class DamagedError(Exception):
+    """A checkpoint that cannot be read back as it was written."""
+
+
+def find(
+    workdir: pathlib.Path, kinds: tuple[str, ...] = ("snapshots", "checkpoints")
+) -> dict[int, pathlib.Path]:
+    """Complete checkpoints by step; one that can be resumed hides a snapshot."""
+    found = {}
+    for kind in kinds:
+        for path in (workdir / kind).glob("*"):
+            if path.name.isdigit() and path.is_dir():
+                found[int(path.name)] = path
+    return found
+
+
+def is_readable_json(folder: pathlib.Path) -> bool:
+    """Whether Orbax's manager can open the JSON files that it reads at its start."""
+    for name in ("_CHECKPOINT_METADATA", "metrics/metrics"):
+        path = folder / name
+        try:
+            if path.exists():
+                json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+    return True
+
+
+def context() -> ocp.Context:
+    """Orbax with the item `record` kept as plain JSON."""
+    registry = ocp.handlers.local_registry()
+    registry.add(ocp.handlers.JsonHandler, checkpointable_name="record")
+    context = ocp.Context()
+    context.checkpointables.registry = registry
+    return context
+
+
+def save_variables(
+    path: pathlib.Path, config: ConfigDict, step: int, variables: Mapping[str, Any]
+) -> None:
+    """Write a checkpoint without training state, whole or not at all."""
+    items = {"variables": variables}
+    with context():
+        ocp.save_checkpointables(
+            str(path), {"record": make_record(config, step, items), **items}
+        )
+
+
+def make_record(
+    config: ConfigDict,
+    step: int,
+    items: Mapping[str, Any],
+    progress: Mapping[str, Any] | None = None,
+    accuracy: float | None = None,
+) -> dict[str, Any]:
+    """What stands beside the arrays, with digests of them and of itself."""
+    content = {
+        "step": step,
+        "config": config.to_dict(),
+        "digests": _digests(items),
+        "progress": dict(progress or {}),
+        "accuracy": accuracy,
+    }
+    return {"content": json.dumps(content), "digest": _digest_of_content(content)}
+
+
+def _digest_of_content(content: Any) -> str:
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
+
+
+def _digests(items: Mapping[str, Any]) -> dict[str, str]:
+    """A digest of every array; refuses values that are not finite."""
+    digests = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(items):
+        array = np.ascontiguousarray(leaf)
+        name = "/".join(str(getattr(k, "key", getattr(k, "name", k))) for k in path)
+        if array.dtype.kind not in "iub" and not np.isfinite(array).all():
+            raise UserError(
+                f"{name} has values that are not finite; such a state is never saved. "
+                "Lower config.optimizer.learning_rate."
+            )
+        header = f"{array.dtype} {array.shape}".encode()
+        digest = hashlib.blake2b(header, digest_size=16)
+        digest.update(array.reshape(-1).view(np.uint8).data)
+        digests[name] = digest.hexdigest()
+    return digests
+
+
+def load_record(path: pathlib.Path) -> dict[str, Any]:
+    """What `make_record` wrote beside the arrays, checked against its digest."""
+    try:
+        with context():
+            record = ocp.load_checkpointables(str(path), {"record": None})["record"]
+        content = json.loads(record["content"])
+        intact = record["digest"] == _digest_of_content(content)
+    except Exception as error:
+        raise DamagedError(f"its record cannot be read ({root_cause(error)})") from (
+            error
+        )
+    if not intact:
+        raise DamagedError("its record does not match its digest")
+    return content
+
+
+def load_folder(path: pathlib.Path, like: Mapping[str, Any] | None) -> Checkpoint:
+    """Load and verify one checkpoint; without `like` its variables as NumPy arrays."""
+    record = load_record(path)
+    if like is not None and not (path / "training").exists():
+        raise DamagedError("it holds variables only and cannot be trained on")
+    try:
+        with context():
+            if like is None:
+                saved = ocp.checkpointables_metadata(str(path)).metadata["variables"]
+                like = {
+                    "variables": jax.tree.map(
+                        lambda leaf: np.empty(leaf.shape, leaf.dtype), saved
+                    )
+                }
+            items = ocp.load_checkpointables(str(path), dict(like))
+    except Exception as error:
+        raise DamagedError(str(root_cause(error)).splitlines()[0]) from error
+    for name, digest in _digests(items).items():
+        if record["digests"].get(name) != digest:
+            raise DamagedError(f"{name} does not match its digest")
+    return Checkpoint(
+        step=record["step"],
+        config=config_lib.from_dict(record["config"]),
+        variables=items["variables"],
+        training=items.get("training"),
+        progress=record["progress"],
+    )
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """What Orbax's errors wrap."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
