@@ -97,7 +97,7 @@ def _load_tfds(name: str, data_dir: str) -> Dataset:
     from google.protobuf import json_format
 
     try:
-        builder = tfds.builder(name, data_dir=data_dir or None)
+        builder: Any = tfds.builder(name, data_dir=data_dir or None)
         splits = builder.info.splits
         features: Any = builder.info.features
         if not splits:
@@ -109,9 +109,7 @@ def _load_tfds(name: str, data_dir: str) -> Dataset:
                 f"dataset {name} has the splits {', '.join(splits)}; training needs "
                 "train and one of test and validation."
             )
-        sources = [
-            builder.as_data_source(split=split) for split in ("train", test_name)
-        ]
+        sources = [builder.as_data_source(split) for split in ("train", test_name)]
     except tfds.core.DatasetNotFoundError as error:
         raise UserError(f"TFDS knows no dataset {name!r}.") from error
     except AssertionError as error:

@@ -13,6 +13,7 @@ from attn_cnn_jax import (
     data,
     environment,
     metrics,
+    models,
     parallel,
     progress,
 )
@@ -62,6 +63,7 @@ class _Run:
         shapes: TrainState,
     ) -> None:
         self.task, self.mesh, self.saved = task, mesh, saved
+        self.workdir = workdir
         self.config = config = task.config
         like = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(
@@ -84,6 +86,7 @@ class _Run:
             self.best = found.progress["best"]
             self.interval = Sums(*found.progress["interval"])
         self.unread: list[tuple[int, Sums]] = []
+        self._epoch_rows: Any = None
         self.is_main = jax.process_index() == 0
         self.metrics = metrics.MetricsFile(workdir, self.step, enabled=self.is_main)
         self.train_step = task.make_train_step(mesh)
@@ -109,7 +112,9 @@ class _Run:
         config, task = self.config, self.task
         result: dict[str, int | float] = {}
         try:
+            self._announce()
             self._snapshot()
+            first = self.step + 1
             while self.step < task.num_steps:
                 epoch, batch = divmod(self.step, task.steps_per_epoch)
                 if batch == 0 or self._epoch_rows is None:
@@ -120,22 +125,40 @@ class _Run:
                 self.state, sums = self.train_step(self.state, source)
                 self.step += 1
                 self.unread.append((self.step, sums))
+                if self.step == first:
+                    self.bar.restart_clock()  # compiling is not training
+                if (self.step - 1) % config.log_every_steps == 0:
+                    self._read_sums(self.unread[:-1])  # while this step is computed
                 signal_number = stop.received(self.step)
-                if self.step % config.log_every_steps == 0 or signal_number:
-                    self._read_sums()
                 result = self._evaluate_and_save(signal_number) or result
                 if signal_number:
                     raise Stopped(signal_number, self.step)
-            return result or self._evaluate(record=False)  # nothing was left to do
+            result = result or self._evaluate(record=False)  # nothing was left to do
+            self._read_sums()
+            self.bar.say(
+                f"complete: {task.num_steps} steps; best accuracy "
+                f"{self.best['accuracy']:.4f} after step {self.best['step']}; results "
+                f"in {self.workdir}"
+            )
+            return result
         finally:
             self.bar.close()
             self.metrics.close()
 
-    _epoch_rows: Any = None
+    def _announce(self) -> None:
+        count = models.count_parameters(self.state.variables)
+        devices = self.mesh.devices.ravel()
+        begun = f"continues after step {self.step}" if self.step else "begins"
+        self.bar.say(
+            f"{self.config.model.name} with {count:,} parameters on {len(devices)} x "
+            f"{devices[0].device_kind}: {self.workdir} {begun} of {self.task.num_steps}"
+        )
 
-    def _read_sums(self) -> None:
+    def _read_sums(self, unread: list[tuple[int, Sums]] | None = None) -> None:
         """Fetch the sums since the last time; write a record where an interval ends."""
-        for step, sums in jax.device_get(self.unread):
+        unread = self.unread if unread is None else unread
+        self.unread = self.unread[len(unread) :]
+        for step, sums in jax.device_get(unread):
             sums = sums.on_host()
             if not metrics.is_finite(sums):
                 raise UserError(
@@ -153,7 +176,6 @@ class _Run:
                     **self.bar.advance(step, means),
                 }
                 self.metrics.write(step, "train", values)
-        self.unread.clear()
 
     def _evaluate_and_save(self, signal_number: int) -> dict[str, int | float] | None:
         """What is due after a step; a save comes last, when its record is written."""
@@ -167,7 +189,7 @@ class _Run:
         if last or due(config.eval_every_epochs * per_epoch):
             self._read_sums()
             result = self._evaluate()
-            accuracy = result["accuracy"]
+            accuracy = float(result["accuracy"])
             if accuracy > self.best["accuracy"]:
                 self.best = {"accuracy": accuracy, "step": step}
         if result or signal_number or due(config.checkpoint_every_steps):
@@ -183,6 +205,7 @@ class _Run:
                 },
                 accuracy,
             )
+            self.bar.restart_clock()
         self._snapshot()
         return result
 

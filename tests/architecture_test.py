@@ -32,6 +32,7 @@ ALLOWED: dict[str, set[str]] = {
         "task",
         "evaluate",
         "checkpoint",
+        "models",
         "data",
         "metrics",
         "parallel",

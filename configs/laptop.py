@@ -1,0 +1,24 @@
+"""A small quadratic-attention network for all of CIFAR-10 on a laptop's CPU.
+
+python -m attn_cnn_jax.main --config=configs/laptop.py
+"""
+
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.config import base_config, self_attention, with_options
+
+
+def get_config(options: str = "") -> ConfigDict:
+    """The example; options: cifar10 (default), cifar100, digits."""
+    config = base_config()
+    config.model = self_attention("quadratic_isotropic")
+    config.model.update(patch_size=4, width=96, mlp_dim=192, num_layers=4)
+    # So few epochs do not overfit: without dropout they learn more.
+    config.model.dropout_rate = 0.0
+    config.model.attention.dropout_rate = 0.0
+    config.batch_size = 50
+    config.num_epochs = 7
+    config.schedule.warmup_epochs = 0.5
+    config.log_every_steps = 50
+    config.snapshot_every_epochs = 1
+    return with_options(config, options)
