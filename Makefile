@@ -3,46 +3,56 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-RUN := $(BIN)/python -m attn_cnn_jax.main
+MAIN := $(BIN)/python -m attn_cnn_jax.main
+
+# An environment is installed once for each content of the requirements.
+stamp = $(VENV)/.installed-$(shell cat $(1) | cksum | cut -d" " -f1)
+RUNTIME := $(call stamp,requirements.txt)
+DEVELOPMENT := $(call stamp,requirements.txt requirements-dev.txt)-dev
 
 .PHONY: demo test lint types unit soak clean
 
 # Trains a small attention network on scikit-learn's digits and scores it.
-demo: $(VENV)/.installed
-	$(RUN) --config=configs/quickstart.py --workdir=runs/demo
-	$(RUN) --mode=evaluate --workdir=runs/demo --checkpoint=last
+demo: $(RUNTIME)
+	$(MAIN) --config=configs/quickstart.py --workdir=runs/demo
+	$(MAIN) --mode=evaluate --workdir=runs/demo --checkpoint=last
 	@echo
 	@echo "Results lie in runs/demo: metrics.jsonl, tensorboard/, checkpoints/, config.json."
-	@echo "Continue from here with a run on CIFAR-10 (see Data in README.md):"
-	@echo "  $(RUN) --config=configs/laptop.py"
+	@echo "Continue from there with a row of the paper's table on the same digits, enlarged:"
+	@echo "  $(MAIN) --config=configs/quadratic_isotropic.py:digits"
+	@echo "or on CIFAR-10, of which you have a copy in PATH:"
+	@echo "  $(BIN)/python -m attn_cnn_jax.prepare_data --source=PATH"
+	@echo "  $(MAIN) --config=configs/laptop.py"
 
 # Environment, lint, static types and all tests.
 test: lint types unit
 
-lint: $(VENV)/.installed-dev
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+lint: $(DEVELOPMENT)
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m ruff check .
 
-types: $(VENV)/.installed-dev
-	$(BIN)/basedpyright --pythonpath $(BIN)/python
+types: $(DEVELOPMENT)
+	$(BIN)/python -m basedpyright --pythonpath $(BIN)/python
 
-unit: $(VENV)/.installed-dev
+unit: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -m "not soak"
 
-# Many kills, many damages: long repetition of what the tests do once.
-soak: $(VENV)/.installed-dev
+# Kills at random moments, and the demo's accuracy for three seeds.
+soak: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -m soak
 
-$(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(VENV)
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \
+		{ echo "Python 3.11 or 3.12 is needed: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "$(PYTHON) has no venv (on Debian: apt-get install python3-venv)."; exit 1; }
 
-$(VENV)/.installed: requirements.txt | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+$(RUNTIME): requirements.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
-$(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+$(DEVELOPMENT): requirements-dev.txt | $(RUNTIME)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch $@
 
 clean:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+import jax
 from absl import app, flags, logging
 
 from attn_cnn_jax.errors import UserError
@@ -27,13 +28,23 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         print(f"error: {error}", file=sys.stderr)
         sys.stdout.flush()
         os._exit(2) if _distributed() else sys.exit(2)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        print(
+            "error: the device has too little memory for this; lower config.batch_size "
+            f"or config.eval_batch_size ({str(error).splitlines()[0]})",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    except KeyboardInterrupt:  # where no training was there to stop in order
+        sys.exit(130)
     sys.exit(0)
 
 
 def _distributed() -> bool:
     """Whether JAX's distributed runtime is up; its exit handler waits for peers."""
-    jax = sys.modules.get("jax")
-    return jax is not None and jax.distributed.is_initialized()
+    return jax.distributed.is_initialized()
 
 
 def _without_arguments(main: Callable[[], int | None]):

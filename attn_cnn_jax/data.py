@@ -193,7 +193,8 @@ def _materialise(
         images[row], labels[row] = image, label
 
     with ThreadPoolExecutor() as pool:  # PNG decoding releases the interpreter lock
-        progress = tqdm(total=count, desc=title, unit="images", disable=None, delay=2)
+        hidden = None if jax.process_index() == 0 else True  # None: off a terminal
+        progress = tqdm(total=count, desc=title, unit="images", disable=hidden, delay=2)
         with progress:
             for _ in pool.map(read, range(count), chunksize=256):
                 progress.update()

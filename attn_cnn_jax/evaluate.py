@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from attn_cnn_jax import checkpoint as checkpoint_lib
 from attn_cnn_jax import data, models, parallel
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.metrics import Sums
 
 
@@ -59,6 +60,7 @@ def evaluate_run(
     dataset = data.load(config.dataset)
     mesh = parallel.make_mesh()
     model = models.build(config.model, dataset.num_classes)
+    _refuse_other_shapes(model, dataset, run.variables)
     result = evaluate(
         make_eval_step(model, dataset, mesh),
         parallel.replicate(run.variables, mesh),
@@ -66,3 +68,25 @@ def evaluate_run(
         config.eval_batch_size,
     )
     return {"step": run.step, **result}
+
+
+def _refuse_other_shapes(
+    model: nn.Module, dataset: data.Dataset, variables: Mapping[str, Any]
+) -> None:
+    """Loaded variables must be those of the config's model on the config's data."""
+    wanted = jax.eval_shape(
+        lambda: models.initial_variables(model, jax.random.key(0), dataset.image_shape)
+    )
+    wanted, found = (
+        {
+            jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        }
+        for tree in (wanted, variables)
+    )
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise UserError(
+                f"the checkpoint does not fit its config and data: {name} has shape "
+                f"{found.get(name)}, not {wanted.get(name)}."
+            )

@@ -5,6 +5,7 @@ python -m attn_cnn_jax.main --mode=evaluate --workdir=runs/learned_wo_content_se
 """
 
 import json
+import os
 import pathlib
 
 import jax
@@ -51,13 +52,13 @@ def main() -> int:
     if _CONFIG.value is None:
         raise UserError("--config=FILE.py is missing; see the files in configs/.")
     config = _CONFIG.value
-    if _DATA_DIR.value is not None:
-        config.dataset.data_dir = _DATA_DIR.value
+    if _data_dir() is not None:
+        config.dataset.data_dir = _data_dir()
     config_lib.check(config)
     workdir = _WORKDIR.value or default_workdir(flags.FLAGS["config"], config.seed)
     _start_jax(config)
     try:
-        train.train(config, workdir)
+        train.train(config, os.path.expanduser(workdir))
     except signals.Stopped as stopped:
         if jax.process_index() == 0:
             print(f"{stopped}, saved; the same command continues from there.")
@@ -75,19 +76,31 @@ def default_workdir(flag: flags.Flag, seed: int) -> str:
 def _evaluate() -> int:
     if not _WORKDIR.value:
         raise UserError("--mode=evaluate needs --workdir=RUN.")
-    config = checkpoint.read_config(_WORKDIR.value)
+    if _CONFIG.value is not None:
+        raise UserError(
+            "--mode=evaluate takes the run's own config; leave --config out."
+        )
+    workdir = os.path.expanduser(_WORKDIR.value)
+    config = checkpoint.read_config(workdir)
     if config is None:
-        raise UserError(f"{_WORKDIR.value} is not the workdir of a run.")
+        raise UserError(f"{workdir} is not the workdir of a run.")
+    config_lib.check(config)
     _start_jax(config)
     name = _CHECKPOINT.value
     which = int(name) if name.isdigit() else name
-    result = evaluate.evaluate_run(_WORKDIR.value, which, _DATA_DIR.value)
-    print(json.dumps({"workdir": _WORKDIR.value, "checkpoint": name, **result}))
+    result = evaluate.evaluate_run(workdir, which, _data_dir())
+    if jax.process_index() != 0:
+        return 0
+    print(json.dumps({"workdir": workdir, "checkpoint": name, **result}))
     print(
         f"test accuracy {result['accuracy']:.4f}, loss {result['loss']:.4f} "
         f"({result['images']:,} images, checkpoint of step {result['step']})"
     )
     return 0
+
+
+def _data_dir() -> str | None:
+    return _DATA_DIR.value and os.path.expanduser(_DATA_DIR.value)
 
 
 def _start_jax(config: ConfigDict) -> None:
@@ -97,7 +110,7 @@ def _start_jax(config: ConfigDict) -> None:
             jax.distributed.initialize(
                 _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value
             )
-        except ValueError as error:
+        except (RuntimeError, ValueError) as error:
             raise UserError(
                 f"JAX found no cluster ({error}); give --coordinator_address, "
                 "--num_processes and --process_id."

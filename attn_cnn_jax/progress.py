@@ -26,7 +26,7 @@ class Bar:
         self._batch_size = batch_size
         self._enabled = enabled
         self._step = step
-        self._time = self._last_line = time.perf_counter()
+        self._time = self._paused = self._last_line = time.perf_counter()
         self._bar = tqdm(
             total=num_steps,
             initial=step,
@@ -72,9 +72,13 @@ class Bar:
             self._bar.write(line, file=sys.stdout)
             sys.stdout.flush()
 
-    def restart_clock(self) -> None:
-        """Leave the time since the last step out of the rate (evaluation, saving)."""
-        self._time = time.perf_counter()
+    def pause(self) -> None:
+        """Stop the clock of the rate: compiling, evaluating and saving do not count."""
+        self._paused = time.perf_counter()
+
+    def resume(self) -> None:
+        """Let the clock go on."""
+        self._time += time.perf_counter() - self._paused
 
     def close(self) -> None:
         """Leave the bar on the screen as it is."""

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 from typing import Any
 
 import jax
@@ -83,6 +84,12 @@ class _Run:
             self.state = TrainState(
                 found.training["step"], found.variables, found.training["opt_state"]
             )
+            changed = config_lib.differences(found.config, config)
+            images = found.progress["train_images"]
+            if images != len(task.dataset.train):
+                changed.append(f"images: {images} -> {len(task.dataset.train)}")
+            if changed:
+                raise _other_run(workdir, changed)
             self.best = found.progress["best"]
             self.interval = Sums(*found.progress["interval"])
         self.unread: list[tuple[int, Sums]] = []
@@ -114,7 +121,7 @@ class _Run:
         try:
             self._announce()
             self._snapshot()
-            first = self.step + 1
+            first = self.step
             while self.step < task.num_steps:
                 epoch, batch = divmod(self.step, task.steps_per_epoch)
                 if batch == 0 or self._epoch_rows is None:
@@ -122,11 +129,13 @@ class _Run:
                         config.seed, epoch, len(task.dataset.train), config.batch_size
                     )
                 source = self.feed(self._epoch_rows[batch])
+                if self.step == first:
+                    self.bar.pause()  # compiling is not training
                 self.state, sums = self.train_step(self.state, source)
+                if self.step == first:
+                    self.bar.resume()
                 self.step += 1
                 self.unread.append((self.step, sums))
-                if self.step == first:
-                    self.bar.restart_clock()  # compiling is not training
                 if (self.step - 1) % config.log_every_steps == 0:
                     self._read_sums(self.unread[:-1])  # while this step is computed
                 signal_number = stop.received(self.step)
@@ -166,7 +175,7 @@ class _Run:
                     "checkpoints are from before; lower config.optimizer.learning_rate."
                 )
             self.interval += sums
-            if step % self.config.log_every_steps == 0:
+            if step % self.config.log_every_steps == 0 or step == self.task.num_steps:
                 means = self.interval.means()
                 self.interval = Sums.zero()
                 values = {
@@ -188,24 +197,28 @@ class _Run:
         result, accuracy = None, None
         if last or due(config.eval_every_epochs * per_epoch):
             self._read_sums()
+            self.bar.pause()
             result = self._evaluate()
+            self.bar.resume()
             accuracy = float(result["accuracy"])
-            if accuracy > self.best["accuracy"]:
+            if accuracy >= self.best["accuracy"]:
                 self.best = {"accuracy": accuracy, "step": step}
         if result or signal_number or due(config.checkpoint_every_steps):
             self._read_sums()
             state, interval = self.state, self.interval
+            self.bar.pause()
             self.saved.save(
                 step,
                 state.variables,
                 {"step": state.step, "opt_state": state.opt_state},
                 {
+                    "train_images": len(self.task.dataset.train),
                     "best": self.best,
                     "interval": [interval.loss, interval.correct, interval.count],
                 },
                 accuracy,
             )
-            self.bar.restart_clock()
+            self.bar.resume()
         self._snapshot()
         return result
 
@@ -230,12 +243,19 @@ class _Run:
 
 
 def _refuse_other_run(config: ConfigDict, workdir: pathlib.Path) -> None:
+    """A run is continued under its own config; one that saved nothing is replaced."""
     old = checkpoint.read_config(workdir)
     if old is None:
         return
     changed = config_lib.differences(old, config)
-    if changed:
-        raise UserError(
-            f"{workdir} holds a run of another config ({'; '.join(changed)}); continue "
-            "it with its own values or name another --workdir."
-        )
+    if changed and checkpoint.is_resumable(workdir):
+        raise _other_run(workdir, changed)
+    if changed and jax.process_index() == 0:
+        shutil.rmtree(workdir / "snapshots", ignore_errors=True)
+
+
+def _other_run(workdir: pathlib.Path, changed: list[str]) -> UserError:
+    return UserError(
+        f"{workdir} holds a run of another config ({'; '.join(changed)}); continue it "
+        "with its own values or name another --workdir."
+    )

@@ -16,9 +16,11 @@ def get_config(options: str = "") -> ConfigDict:
     # So few epochs do not overfit: without dropout they learn more.
     config.model.dropout_rate = 0.0
     config.model.attention.dropout_rate = 0.0
+    config.model.attention.center_std = 1.0  # near the pixel, on a grid of 8 x 8
     config.batch_size = 50
-    config.num_epochs = 7
-    config.schedule.warmup_epochs = 0.5
+    config.num_epochs = 6
+    config.optimizer.learning_rate = 0.03
+    config.schedule.warmup_epochs = 0.2
     config.log_every_steps = 50
     config.snapshot_every_epochs = 1
     return with_options(config, options)

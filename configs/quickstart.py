@@ -14,7 +14,7 @@ def get_config(options: str = "") -> ConfigDict:
     config.model = self_attention("quadratic_isotropic")
     config.model.update(patch_size=1, width=64, mlp_dim=128, num_layers=3)
     config.dataset.update(name="digits_8x8", crop_padding=0, flip=False)
-    config.num_epochs = 40
-    config.schedule.warmup_epochs = 4.0
+    config.num_epochs = 30
+    config.schedule.warmup_epochs = 2.0
     config.snapshot_every_epochs = 10
     return with_options(config, options)

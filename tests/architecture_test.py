@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "environment": {"__init__"},
     "parallel": {"data"},
     "checkpoint": {"config", "errors"},
-    "evaluate": {"checkpoint", "models", "data", "metrics", "parallel"},
+    "evaluate": {"checkpoint", "models", "data", "metrics", "parallel", "errors"},
     "task": {"models", "data", "optim", "metrics", "parallel", "errors"},
     "train": {
         "task",

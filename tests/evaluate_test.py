@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_cnn_jax import data, models, parallel
+from attn_cnn_jax import checkpoint, data, models, parallel
 from attn_cnn_jax.config import self_attention
-from attn_cnn_jax.evaluate import evaluate, make_eval_step
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.evaluate import evaluate, evaluate_run, make_eval_step
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +81,12 @@ def test_every_image_has_the_same_say(model, variables, digits, wanted):
         labels = right.copy()
         labels[row] = (labels[row] + 1) % 10
         assert correct(labels) == 359
+
+
+def test_variables_of_other_classes_are_refused_by_name(tiny_config, tmp_path):
+    config = tiny_config()
+    model = models.build(config.model, 3)
+    variables = models.initial_variables(model, jax.random.key(0), (8, 8, 1))
+    checkpoint.write_variables(tmp_path, config, jax.device_get(variables))
+    with pytest.raises(UserError, match=r"classifier/bias has shape \(3,\), not \(10,"):
+        evaluate_run(tmp_path)

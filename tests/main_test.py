@@ -67,7 +67,7 @@ def test_training_leaves_a_run_in_its_default_workdir(trained, folder):
     config = checkpoint.read_config(workdir(folder))
     assert config is not None and config.model.width == 16
     splits = [(line["step"], line["split"]) for line in metrics.read(workdir(folder))]
-    assert splits == [(7, "test"), (10, "train"), (14, "test")]
+    assert splits == [(7, "test"), (10, "train"), (14, "train"), (14, "test")]
     assert "epoch 2, step 14: test accuracy" in trained
     assert "status 0" in trained
 

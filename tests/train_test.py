@@ -1,5 +1,6 @@
 """Training: resumed = uninterrupted, one device = eight, and what stops a run."""
 
+import contextlib
 import json
 import os
 import signal
@@ -32,6 +33,14 @@ def run_steps(task, mesh, num_steps):
     return jax.device_get(state)
 
 
+@contextlib.contextmanager
+def optimised(on):
+    """XLA's optimisations, which the tests leave out elsewhere, for a test."""
+    jax.config.update("jax_disable_most_optimizations", not on)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
 def without_dropout(config):
     if "attention" in config.model:
         config.model.dropout_rate = 0.0
@@ -60,7 +69,9 @@ def family_config(request, tiny_config):
 def test_eight_devices_train_like_one(family_config, dtype, tolerance):
     config = without_dropout(family_config)
     config.model.compute_dtype = dtype
-    with jax.enable_x64(dtype == "float64"):
+    # One case as users run it; the others compile fast.
+    user = dtype == "float32" and config.model.name == "self_attention"
+    with jax.enable_x64(dtype == "float64"), optimised(user):
         task = task_lib.Task.of(config, data.load(config.dataset))
         one = run_steps(task, parallel.make_mesh(jax.devices()[:1]), 10)
         eight = run_steps(task, parallel.make_mesh(), 10)  # 100 images: 13 a device
@@ -210,7 +221,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(
 ):
     config = tiny_config(checkpoint_every_steps=1)
     config.optimizer.learning_rate = 1e30
-    with pytest.raises(UserError, match=r"(loss of step \d+|not finite)"):
+    with pytest.raises(
+        UserError, match=r"(loss of step \d+|after step \d+ .* not finite)"
+    ):
         train.train(config, tmp_path)
     for step in checkpoint.steps(tmp_path):
         loaded = checkpoint.load(tmp_path, step)

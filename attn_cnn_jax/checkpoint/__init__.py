@@ -33,6 +33,7 @@ from attn_cnn_jax.errors import UserError
 __all__ = [
     "Checkpoint",
     "Checkpoints",
+    "is_resumable",
     "load",
     "read_config",
     "steps",
@@ -80,6 +81,11 @@ def steps(workdir: str | os.PathLike) -> list[int]:
     return sorted(find(pathlib.Path(workdir).absolute()))
 
 
+def is_resumable(workdir: str | os.PathLike) -> bool:
+    """Whether a run has saved anything that it could be continued from."""
+    return bool(find(pathlib.Path(workdir).absolute(), kinds=("checkpoints",)))
+
+
 def write_variables(
     workdir: str | os.PathLike, config: ConfigDict, variables: Mapping[str, Any]
 ) -> None:
@@ -91,7 +97,10 @@ def write_variables(
     if read_config(path) is not None or find(path):
         raise UserError(f"{workdir} already holds a run; name another --workdir.")
     write_config(path, config)
-    save_variables(path / "checkpoints" / "0", config, 0, variables)
+    try:
+        save_variables(path / "checkpoints" / "0", config, 0, variables)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{workdir} cannot be written: {error}.") from error
 
 
 def write_config(workdir: str | os.PathLike, config: ConfigDict) -> None:
@@ -113,7 +122,7 @@ def read_config(workdir: str | os.PathLike) -> ConfigDict | None:
         return None
     try:
         return config_lib.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    except (AttributeError, OSError, TypeError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -43,16 +43,16 @@ def find(
     return found
 
 
-def is_readable_json(folder: pathlib.Path) -> bool:
-    """Whether Orbax's manager can open the JSON files that it reads at its start."""
-    for name in ("_CHECKPOINT_METADATA", "metrics/metrics"):
-        path = folder / name
+def unreadable_json(path: pathlib.Path) -> list[pathlib.Path]:
+    """Damaged JSON files that Orbax's manager would read at its start."""
+    damaged = []
+    for file in (path / "_CHECKPOINT_METADATA", path / "metrics/metrics"):
         try:
-            if path.exists():
-                json.loads(path.read_text(encoding="utf-8"))
+            if file.exists():
+                json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return False
-    return True
+            damaged.append(file)
+    return damaged
 
 
 def context() -> ocp.Context:
@@ -83,6 +83,7 @@ def make_record(
     accuracy: float | None = None,
 ) -> dict[str, Any]:
     """What stands beside the arrays, with digests of them and of itself."""
+    _refuse_values_that_are_not_finite(step, items)
     content = {
         "step": step,
         "config": config.to_dict(),
@@ -93,21 +94,29 @@ def make_record(
     return {"content": json.dumps(content), "digest": _digest_of_content(content)}
 
 
+def _named_arrays(items: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(items):
+        name = "/".join(str(getattr(k, "key", getattr(k, "name", k))) for k in path)
+        yield name, np.ascontiguousarray(leaf)
+
+
+def _refuse_values_that_are_not_finite(step: int, items: Mapping[str, Any]) -> None:
+    for name, array in _named_arrays(items):
+        if array.dtype.kind not in "iub" and not np.isfinite(array).all():
+            raise UserError(
+                f"after step {step} {name} has values that are not finite; such a "
+                "state is never saved. Lower config.optimizer.learning_rate."
+            )
+
+
 def _digest_of_content(content: Any) -> str:
     return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
 
 
 def _digests(items: Mapping[str, Any]) -> dict[str, str]:
-    """A digest of every array; refuses values that are not finite."""
+    """A digest of every array, by its path."""
     digests = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(items):
-        array = np.ascontiguousarray(leaf)
-        name = "/".join(str(getattr(k, "key", getattr(k, "name", k))) for k in path)
-        if array.dtype.kind not in "iub" and not np.isfinite(array).all():
-            raise UserError(
-                f"{name} has values that are not finite; such a state is never saved. "
-                "Lower config.optimizer.learning_rate."
-            )
+    for name, array in _named_arrays(items):
         header = f"{array.dtype} {array.shape}".encode()
         digest = hashlib.blake2b(header, digest_size=16)
         digest.update(array.reshape(-1).view(np.uint8).data)

@@ -4,10 +4,11 @@ import os
 import pathlib
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 from orbax.checkpoint import v1 as ocp
@@ -37,12 +38,16 @@ class Checkpoints:
         self.close()
 
     def _open(self) -> ocp.training.Checkpointer:
-        """Orbax's manager of `checkpoints/`; it refuses to start on broken JSON."""
+        """Orbax's manager of `checkpoints/`.
+
+        It does not start on broken JSON of its own, without which all else can be read.
+        """
         if self._manager is not None:
             return self._manager
-        for step, path in self._folders().items():
-            if not folder.is_readable_json(path):
-                self._set_aside(step, "its metadata cannot be read")
+        for path in self._folders().values():
+            for broken in folder.unreadable_json(path):
+                warnings.warn(f"{broken} is damaged; going on without it", stacklevel=3)
+                self._on_process_0(broken.unlink)
         best = _policies.BestN(
             get_metric_fn=lambda metrics: metrics.get("accuracy", -1.0),  # if damaged
             n=1,
@@ -64,12 +69,17 @@ class Checkpoints:
     def _set_aside(self, step: int, reason: str) -> None:
         """Move a damaged checkpoint to `damaged/`, where nothing looks for it."""
         warnings.warn(f"checkpoint {step} is damaged: {reason}", stacklevel=4)
-        multihost_utils.sync_global_devices(f"before_set_aside_{step}")
+        target = self._workdir / "damaged" / f"{step}_{time.time_ns()}"
+        target.parent.mkdir(exist_ok=True)
+        checkpoint = self._workdir / "checkpoints" / str(step)
+        self._on_process_0(lambda: checkpoint.rename(target))
+
+    def _on_process_0(self, change: Callable[[], Any]) -> None:
+        """Change files once all processes have read them, and before any goes on."""
+        multihost_utils.sync_global_devices("before a change of files")
         if jax.process_index() == 0:
-            target = self._workdir / "damaged" / f"{step}_{time.time_ns()}"
-            target.parent.mkdir(exist_ok=True)
-            (self._workdir / "checkpoints" / str(step)).rename(target)
-        multihost_utils.sync_global_devices(f"after_set_aside_{step}")
+            change()
+        multihost_utils.sync_global_devices("after a change of files")
 
     def save(
         self,
@@ -89,42 +99,51 @@ class Checkpoints:
             return
         items = {"variables": variables, "training": training}
         record = folder.make_record(self._config, step, items, progress, accuracy)
-        self._pending = self._open().save_checkpointables_async(
-            step,
-            {"record": record, **items},
-            metrics=None if accuracy is None else {"accuracy": accuracy},
-            force=True,
+        self._pending = self._attempt(
+            lambda: self._open().save_checkpointables_async(
+                step,
+                {"record": record, **items},
+                metrics=None if accuracy is None else {"accuracy": accuracy},
+                force=True,
+            )
         )
 
     def save_snapshot(self, step: int, variables: Mapping[str, Any]) -> None:
         """Save the variables alone, to be kept; does nothing if they already are."""
         path = self._workdir / "snapshots" / str(step)
         if not path.exists():
-            folder.save_variables(path, self._config, step, variables)
+            self._attempt(
+                lambda: folder.save_variables(path, self._config, step, variables)
+            )
 
     def wait(self) -> None:
-        """Until the checkpoint that is being saved is complete.
-
-        Where it cannot be written (a full disk), training goes on without it: the
-        earlier ones are whole, and the next save tries again.
-        """
+        """Until the checkpoint that is being saved is complete."""
         pending, self._pending = self._pending, None
-        if pending is None:
-            return
+        if pending is not None:
+            self._attempt(pending.result)
+
+    def _attempt(self, write: Callable[[], Any]) -> Any:
+        """What `write()` returns. Where it fails (a full disk) training goes on.
+
+        A warning says so; the earlier checkpoints are whole, and the next save tries
+        again.
+        """
         try:
-            pending.result()
+            return write()
+        except UserError:
+            raise
         except Exception as error:
             cause = folder.root_cause(error)
             warnings.warn(
-                f"a checkpoint could not be written: {cause}; training goes on from "
-                "the one before.",
-                stacklevel=2,
+                f"a checkpoint could not be written: {cause}; training goes on.",
+                stacklevel=3,
             )
             try:
                 self._close_manager()
             except Exception as again:
                 if str(folder.root_cause(again)) != str(cause):  # else it is said twice
                     raise
+            return None
 
     def restore(self, like: tuple[Any, Any]) -> folder.Checkpoint | None:
         """The newest checkpoint that is whole, or None if there is none at all.
@@ -134,23 +153,35 @@ class Checkpoints:
         before it is used; if none is whole, a `UserError` lists them.
         """
         abstract = {"variables": like[0], "training": like[1]}
-        damage = {}
+        restored, damage = None, {}
         for step, path in sorted(self._folders().items(), reverse=True):
             try:
                 restored = folder.load_folder(path, abstract)
+                break
             except folder.DamagedError as error:
                 damage[step] = str(error)
-                continue
-            for broken, reason in damage.items():
-                self._set_aside(broken, f"{reason}; using {step} instead")
-            return restored
-        if damage:
-            reasons = "; ".join(f"{step}: {why}" for step, why in damage.items())
+        self._refuse_disagreement(-1 if restored is None else restored.step)
+        if restored is None:
+            if damage:
+                reasons = "; ".join(f"{step}: {why}" for step, why in damage.items())
+                raise UserError(
+                    f"no checkpoint in {self._workdir} can be read ({reasons}). "
+                    "Restore one from a copy, or start again in another --workdir."
+                )
+            return None
+        for broken, reason in damage.items():
+            self._set_aside(broken, f"{reason}; using {restored.step} instead")
+        return restored
+
+    def _refuse_disagreement(self, step: int) -> None:
+        """All processes have to continue from the step that process 0 found."""
+        first = int(multihost_utils.broadcast_one_to_all(np.asarray(step, np.int32)))
+        if step != first:
             raise UserError(
-                f"no checkpoint in {self._workdir} can be read ({reasons}). Restore "
-                "one from a copy, or start again in another --workdir."
+                f"process {jax.process_index()} finds checkpoint {step} and process 0 "
+                f"{first} in {self._workdir} (-1 is none): all processes need to see "
+                "the same workdir."
             )
-        return None
 
     def close(self) -> None:
         """Wait for the last save and release the directory."""

@@ -135,11 +135,12 @@ def _sum_over_heads(x, grid, one_head, heads, kernel) -> Array:
     """
     batch, height, width, depth = x.shape
     pixels = x.transpose(1, 2, 0, 3).reshape(height, width, batch * depth)
-    y = jnp.zeros((), x.dtype)
+    dtype = at_least_float32(x)
+    y = jnp.zeros((), dtype)
     for head, head_kernel in zip(heads, kernel, strict=True):
         mixed = one_head(pixels, head).reshape(*grid, batch, depth)
-        y = y + mixed @ head_kernel
-    return y.transpose(2, 0, 1, 3)
+        y = y + jnp.matmul(mixed, head_kernel, preferred_element_type=dtype)
+    return y.transpose(2, 0, 1, 3).astype(x.dtype)
 
 
 def content_scores(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_cnn_jax.models import attention as lib
+from attn_cnn_jax.models import scores as lib
 
 HEIGHT, WIDTH, DEPTH, HEADS = 3, 5, 4, 2
 GRID = (HEIGHT, WIDTH)

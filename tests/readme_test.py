@@ -1,0 +1,47 @@
+"""What the README says holds: its notebook example runs, its numbers are the rows'."""
+
+import importlib.util
+import pathlib
+import re
+
+import jax
+
+from attn_cnn_jax import checkpoint, models, train
+
+ROOT = pathlib.Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_notebook_example_runs(tiny_config, tmp_path, monkeypatch):
+    config = tiny_config(num_epochs=1)
+    config.schedule.warmup_epochs = 0.0
+    train.train(config, tmp_path / "runs/demo")
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(example, names)
+    assert names["run"].step == checkpoint.steps(tmp_path / "runs/demo")[-1]
+    assert names["logits"].shape == (8, 10)
+    assert names["probs"].shape == (1, 4, 4, 4, 4, 4)
+
+
+def test_the_table_lists_every_published_row_with_its_parameters():
+    listed = dict(re.findall(r"^\| `(\w+)\.py` \| ([\d,]+) \|", README, re.MULTILINE))
+    rows = {path.stem for path in (ROOT / "configs").glob("*.py")}
+    assert set(listed) == rows - {"quickstart", "laptop"}
+    for name, count in listed.items():
+        spec = importlib.util.spec_from_file_location(name, ROOT / f"configs/{name}.py")
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        model = models.build(module.get_config().model, 10)
+        variables = jax.eval_shape(
+            lambda rng, model=model: models.initial_variables(model, rng, (32, 32, 3)),
+            jax.random.key(0),
+        )
+        assert f"{models.count_parameters(variables):,}" == count
+
+
+def test_files_that_it_links_to_exist():
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
