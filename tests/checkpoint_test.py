@@ -94,8 +94,6 @@ def flip(path):
     path.write_bytes(bytes(content))
 
 
-# Orbax leaves a thread behind that fails on a closed event loop.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("damage", [truncate, flip, lambda path: path.unlink()])
 def test_damage_to_any_file_is_harmless_or_found(saved, tiny_config, tmp_path, damage):
     """Either the values are right, or it is named and checkpoint 1 is used."""
