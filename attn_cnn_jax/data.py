@@ -16,6 +16,7 @@ from attn_cnn_jax.errors import UserError
 # As published for CIFAR-10 (spec of the original: also used for CIFAR-100), in [0, 1].
 _CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 _CIFAR_STD = (0.2023, 0.1994, 0.2010)
+_CIFAR = ("cifar10", "cifar100")
 _SPLIT_SEED = 20  # of what is held out for validation; not the run's seed
 
 
@@ -120,7 +121,7 @@ def _load_tfds(name: str, data_dir: str) -> Dataset:
             "TensorFlow; convert it with python -m attn_cnn_jax.prepare_data "
             f"--source={builder.data_dir} --data_dir=NEW_DIR."
         ) from error
-    except (OSError, ValueError, json_format.Error) as error:
+    except (ImportError, OSError, ValueError, json_format.Error) as error:
         raise UserError(f"dataset {name} cannot be read: {_first_line(error)}") from (
             error
         )
@@ -129,7 +130,7 @@ def _load_tfds(name: str, data_dir: str) -> Dataset:
         _materialise(source, image_key, label_key, num_classes, f"reading {name}")
         for source in sources
     )
-    if name in ("cifar10", "cifar100"):
+    if name in _CIFAR:
         mean, std = _CIFAR_MEAN, _CIFAR_STD
     else:
         mean, std = _channel_statistics(train.images)
@@ -137,10 +138,16 @@ def _load_tfds(name: str, data_dir: str) -> Dataset:
 
 
 def _missing(name: str, data_dir: Any) -> str:
+    if name in _CIFAR:
+        how = (
+            "Import a local copy with python -m attn_cnn_jax.prepare_data "
+            "--source=PATH, fetch it with --download"
+        )
+    else:
+        how = "Have TFDS prepare it with file_format='array_record'"
     return (
-        f"{name} is not prepared in {data_dir}. Import a local copy with python -m "
-        "attn_cnn_jax.prepare_data --source=PATH, fetch it with --download, name the "
-        "folder with --data_dir, or train on data that ships: --config=...:digits."
+        f"{name} is not prepared in {data_dir}. {how}, name the folder with "
+        "--data_dir, or train on data that ships: --config=...:digits."
     )
 
 

@@ -6,8 +6,10 @@
 #
 # To try a many-host run without hosts. On a CPU, give each process virtual devices:
 #   JAX_PLATFORMS=cpu XLA_FLAGS=--xla_force_host_platform_device_count=4 launch/local.sh 2 ...
-# Environment: PYTHON (.venv/bin/python), PORT (12355). Ctrl-C or SIGTERM stops all after
-# the same step, saved; the same command continues. If one process dies, all end.
+# On GPUs all processes would claim all of them: use one process, or set
+# CUDA_VISIBLE_DEVICES for each. Environment: PYTHON (.venv/bin/python), PORT (12355).
+# Ctrl-C or SIGTERM stops all after the same step, saved; the same command continues. If
+# one process dies, all end.
 set -euo pipefail
 processes=$1
 shift
