@@ -12,9 +12,15 @@ def get_config(options: str = "") -> ConfigDict:
     """The demo; options: digits (the same images, enlarged to 32 x 32), cifar10."""
     config = base_config()
     config.model = self_attention("quadratic_isotropic")
-    config.model.update(patch_size=1, width=64, mlp_dim=128, num_layers=3)
-    config.dataset.update(name="digits_8x8", crop_padding=0, flip=False)
-    config.num_epochs = 30
+    config.model.update(patch_size=2, width=64, mlp_dim=128, num_layers=3)
+    # A small network on few images in few epochs: dropout would only slow it down.
+    config.model.dropout_rate = 0.0
+    config.model.attention.dropout_rate = 0.0
+    config.model.attention.center_std = 1.0  # near the pixel, on a grid of 4 x 4
+    config.dataset.update(name="digits_8x8", crop_padding=1, flip=False)
+    config.batch_size = 50
+    config.num_epochs = 40
+    config.optimizer.learning_rate = 0.03
     config.schedule.warmup_epochs = 2.0
     config.snapshot_every_epochs = 10
     return with_options(config, options)
