@@ -296,10 +296,12 @@ def augment(
 
 
 def normalize(
-    images: UInt8[Array, "B H W C"], mean: tuple[float, ...], std: tuple[float, ...]
+    images: UInt8[Array, "B H W C"] | UInt8[np.ndarray, "B H W C"],
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
 ) -> Float[Array, "B H W C"]:
     """Pixels to [0, 1], minus the mean, over the standard deviation; float32."""
-    scaled = images.astype(jnp.float32) / 255
+    scaled = jnp.asarray(images, jnp.float32) / 255
     shape = (1, 1, 1, -1)
     return (scaled - jnp.asarray(mean, jnp.float32).reshape(shape)) / jnp.asarray(
         std, jnp.float32
