@@ -1,6 +1,8 @@
 """A small quadratic-attention network for all of CIFAR-10 on a laptop's CPU.
 
 python -m attn_cnn_jax.main --config=configs/laptop.py
+
+525,334 parameters; 65.3 % on the test set after six epochs (docs/results.md).
 """
 
 from ml_collections import ConfigDict

@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 NUM_STEPS = 42
 FLAGS = [
     f"--config={ROOT}/configs/quickstart.py",
+    "--config.batch_size=100",
     "--config.model.width=16",
     "--config.model.mlp_dim=16",
     "--config.model.num_layers=1",

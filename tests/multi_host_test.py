@@ -16,6 +16,7 @@ from attn_cnn_jax import checkpoint, metrics
 ROOT = pathlib.Path(__file__).parent.parent
 FLAGS = [
     f"--config={ROOT}/configs/quickstart.py",
+    "--config.batch_size=100",
     "--config.model.width=16",
     "--config.model.mlp_dim=16",
     "--config.model.patch_size=2",
