@@ -15,14 +15,20 @@ from attn_cnn_jax.metrics import Sums
 
 
 def make_eval_step(
-    model: nn.Module, dataset: data.Dataset, mesh: Mesh
+    model: nn.Module, dataset: data.Dataset, mesh: Mesh, seed: int
 ) -> Callable[..., Sums]:
-    """Compile `eval_step(variables, source, weights) -> Sums` of a batch."""
+    """Compile `eval_step(variables, source, rows, weights) -> Sums` of a batch.
 
-    def eval_step(variables, source, weights) -> Sums:
+    `rows` [B] are the images' indices in the split: what a published network draws at
+    evaluation comes from them and `seed`.
+    """
+
+    def eval_step(variables, source, rows, weights) -> Sums:
         images, labels = parallel.gather(source, mesh)
         images = data.normalize(images, dataset.mean, dataset.std)
-        logits: Any = model.apply(variables, images, train=False)
+        rng, channels = jax.random.key(seed), images.shape[-1]
+        draws = models.evaluation_draws(model, rng, rows, channels)
+        logits: Any = model.apply(variables, images, train=False, **draws)
         return Sums.of(logits, labels, weights)
 
     return parallel.compile_step(eval_step, mesh)
@@ -37,7 +43,7 @@ def evaluate(
     """Mean loss, accuracy and number of images of the split behind `feed`."""
     rows, weights = data.eval_rows(feed.num_images, batch_size)
     batches = [
-        eval_step(variables, feed(r), w) for r, w in zip(rows, weights, strict=True)
+        eval_step(variables, feed(r), r, w) for r, w in zip(rows, weights, strict=True)
     ]
     total = sum((s.on_host() for s in jax.device_get(batches)), Sums.zero())
     return {**total.means(), "images": int(total.count)}
@@ -62,7 +68,7 @@ def evaluate_run(
     model = models.build(config.model, dataset.num_classes)
     _refuse_other_shapes(model, dataset, run.variables)
     result = evaluate(
-        make_eval_step(model, dataset, mesh),
+        make_eval_step(model, dataset, mesh, config.seed),
         parallel.replicate(run.variables, mesh),
         parallel.Feed(dataset.test, mesh, config.dataset.placement),
         config.eval_batch_size,

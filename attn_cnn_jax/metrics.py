@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -27,9 +28,18 @@ class Sums(struct.PyTreeNode):
         logits: Float[Array, "B K"],
         labels: Int[Array, "B"],
         weights: Float[Array, "B"] | None = None,
+        label_smoothing: float = 0.0,
     ) -> "Sums":
-        """The sums of a batch; an image of weight 0 does not count."""
+        """The sums of a batch; an image of weight 0 does not count.
+
+        The loss is the cross-entropy in nats to 1 - label_smoothing on the label and
+        the rest spread evenly over the other K - 1 classes.
+        """
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        if label_smoothing:
+            others = label_smoothing / (logits.shape[-1] - 1)
+            of_all = -jax.nn.log_softmax(logits).sum(-1)
+            loss = (1 - label_smoothing - others) * loss + others * of_all
         correct = (logits.argmax(-1) == labels).astype(loss.dtype)
         weights = jnp.ones_like(loss) if weights is None else weights.astype(loss.dtype)
         return cls((loss * weights).sum(), (correct * weights).sum(), weights.sum())

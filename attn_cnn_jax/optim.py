@@ -15,7 +15,8 @@ def make_optimizer(
     """SGD with momentum and coupled weight decay, as PyTorch's SGD computes it.
 
     g <- g + weight_decay * p, except where a parameter's name is in `decay_exclude`;
-    buffer <- momentum * buffer + g; p <- p - learning_rate * buffer.
+    buffer <- momentum * buffer + g; p <- p - learning_rate * buffer, with `nesterov`
+    p <- p - learning_rate * (g + momentum * buffer).
     """
     excluded = set(optimizer.decay_exclude)
 
@@ -26,7 +27,7 @@ def make_optimizer(
 
     return optax.chain(
         optax.add_decayed_weights(optimizer.weight_decay, mask=decays),
-        optax.trace(decay=optimizer.momentum),
+        optax.trace(decay=optimizer.momentum, nesterov=optimizer.nesterov),
         optax.scale_by_learning_rate(learning_rate),
     )
 
@@ -40,6 +41,7 @@ def make_schedule(
     cosine_epochwise: as the original's code does it, one rate an epoch:
       rate * f(epoch * steps_per_epoch), where each epoch counts steps_per_epoch + 1
       steps in f. Epoch 0 therefore has rate 0.
+    cosine_report: as the report's code does it, one rate an epoch, see `report_cosine`.
     multistep: divided by drop_factor at the start of each of drop_epochs.
     """
     name = schedule.name
@@ -62,6 +64,12 @@ def make_schedule(
             return learning_rate * warmup_cosine(first_step, warmup, total)
 
         return epochwise
+    if name == "cosine_report":
+        warmup = int(schedule.warmup_epochs)
+        return lambda count: (
+            learning_rate
+            * report_cosine(count // steps_per_epoch + 1, warmup, num_epochs)
+        )
     raise ValueError(f"unknown schedule {name!r}")
 
 
@@ -72,3 +80,16 @@ def warmup_cosine(step: Any, warmup: float | int, total: float | int) -> Array:
     progress = (step - warmup) / max(total - warmup, 1)
     falling = 0.5 * (1 + jnp.cos(jnp.pi * progress))
     return jnp.where(step < warmup, rising, falling)
+
+
+def report_cosine(epoch: Any, warmup: int, num_epochs: int) -> Array:
+    """The report's factor of the rate in epoch 1, 2, ..., num_epochs.
+
+    epoch / warmup before epoch `warmup`, then half a cosine from (warmup - 1) / warmup
+    to 0 in epoch num_epochs - 1: what PyTorch's recursive CosineAnnealingLR comes to
+    behind that warm-up.
+    """
+    epoch = jnp.asarray(epoch, jnp.float32)
+    progress = (epoch - warmup + 1) / (num_epochs - warmup)
+    falling = (warmup - 1) / warmup * 0.5 * (1 + jnp.cos(jnp.pi * progress))
+    return jnp.where(epoch < warmup, epoch / warmup, falling)

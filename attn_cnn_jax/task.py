@@ -85,7 +85,7 @@ class Task:
 
         def train_step(state: TrainState, source) -> tuple[TrainState, Sums]:
             rng = jax.random.fold_in(run_rng, state.step)
-            augment_rng, dropout_rng = jax.random.split(rng)
+            augment_rng, model_rng = jax.random.split(rng)
             images, labels = parallel.gather(source, mesh)
             images = data.augment(
                 images,
@@ -103,10 +103,12 @@ class Task:
                     {"params": params, **others},
                     images,
                     train=True,
-                    rngs={"dropout": dropout_rng},
+                    rngs={"dropout": model_rng, "class_token": model_rng},
                     mutable=list(others),
                 )
-                sums = Sums.of(logits, labels)
+                sums = Sums.of(
+                    logits, labels, label_smoothing=self.config.label_smoothing
+                )
                 return sums.loss / sums.count, (sums, others_after)
 
             gradient = jax.grad(mean_loss, has_aux=True)

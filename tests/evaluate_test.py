@@ -54,7 +54,7 @@ def test_evaluation_is_the_mean_over_all_images(
 ):
     mesh = parallel.make_mesh()
     result = evaluate(
-        make_eval_step(model, digits, mesh),
+        make_eval_step(model, digits, mesh, 0),
         parallel.replicate(variables, mesh),
         parallel.Feed(digits.test, mesh, placement),
         batch_size,
@@ -68,7 +68,7 @@ def test_evaluation_is_the_mean_over_all_images(
 def test_every_image_has_the_same_say(model, variables, digits, wanted):
     """A label that turns wrong costs 1/360: of the first and of the last image."""
     mesh = parallel.make_mesh(jax.devices()[:1])
-    step = make_eval_step(model, digits, mesh)
+    step = make_eval_step(model, digits, mesh, 0)
     on_device = parallel.replicate(variables, mesh)
 
     def correct(labels: np.ndarray) -> int:

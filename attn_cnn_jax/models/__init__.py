@@ -11,13 +11,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Int
 
 from attn_cnn_jax.models.resnet import RESNETS
+from attn_cnn_jax.models.san import SANS
 from attn_cnn_jax.models.self_attention import SelfAttentionNetwork
+from attn_cnn_jax.models.vit import VisionTransformer
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "self_attention": SelfAttentionNetwork,
+    "vit": VisionTransformer,
     **RESNETS,
+    **SANS,
 }
 
 
@@ -50,6 +55,18 @@ def initial_variables(
         return dict(model.init(rng, images, train=False))
     except (TypeError, ValueError) as error:
         raise ModelError(f"this model cannot be built: {error}.") from error
+
+
+def evaluation_draws(
+    model: nn.Module, rng: jax.Array, indices: Int[Array, "B"], channels: int
+) -> dict[str, Array]:
+    """What a network draws at evaluation, as arguments of `apply`; most draw nothing.
+
+    The draw of an image comes from `rng` and its index in the dataset alone, so that
+    evaluation repeats whatever the batches are. `channels` are those of the images.
+    """
+    draws = getattr(model, "evaluation_draws", None)
+    return {} if draws is None else draws(rng, indices, channels)
 
 
 def count_parameters(variables: Mapping[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""Post-norm transformer blocks over a grid of pixels."""
+"""Transformer blocks over a grid of pixels, and how layers share their weights."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,21 +9,49 @@ from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.attention import Keys
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
+from attn_cnn_jax.models.normalization import layer_norm
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "relu": jax.nn.relu,
     "swish": jax.nn.swish,
 }
 
 
+def apply_blocks(
+    block: Callable[..., nn.Module],
+    num_layers: int,
+    share_weights: bool,
+    x: Array,
+    *,
+    train: bool,
+) -> Array:
+    """`x` after `num_layers` blocks, `block(name=...)(x, keys, train) -> (x, keys)`.
+
+    Hierarchical Attention (report, section 4.1), `share_weights`: every layer is the
+    same block; it computes keys in its first pass and is handed them in all later ones.
+    Queries and values are those of each pass.
+    """
+    if not share_weights:
+        for i in range(num_layers):
+            x, _ = block(name=f"block_{i}")(x, None, train=train)
+        return x
+    shared, keys = block(name="block"), None
+    for _ in range(num_layers):
+        x, keys = shared(x, keys, train=train)
+    return x
+
+
 class EncoderBlock(nn.Module):
     """Attention and MLP, each with a residual and then LayerNorm (BERT's order).
 
-    z1 = LN(z + drop(W_o attention(z) + b_o)); z2 = LN(z1 + drop(MLP(z1))).
+    z1 = LN(z + drop(W_o attention(z) + b_o)); z2 = LN(z1 + drop(MLP(z1))). Without
+    `attention_dense`, the report's order, there is no W_o and b_o.
     """
 
     attention: Callable[..., nn.Module]
+    attention_dense: bool
     mlp_dim: int
     activation: str
     dropout_rate: float
@@ -36,8 +64,9 @@ class EncoderBlock(nn.Module):
     ) -> tuple[Float[Array, "B H W D"], Keys]:
         """One block; `keys` are those that the attention layer returned."""
         width = x.shape[-1]
-        mixed, keys = self.attention(name="attention")(x, keys, train=train)
-        update = self._dense(width, "attention_dense")(mixed)
+        update, keys = self.attention(name="attention")(x, keys, train=train)
+        if self.attention_dense:
+            update = self._dense(width, "attention_dense")(update)
         x = self._add_and_norm(x, update, "attention_norm", train=train)
         hidden = ACTIVATIONS[self.activation](self._dense(self.mlp_dim, "mlp_in")(x))
         update = self._dense(width, "mlp_out")(hidden)
@@ -58,12 +87,4 @@ class EncoderBlock(nn.Module):
 
     def _add_and_norm(self, x: Array, update: Array, name: str, *, train: bool):
         update = nn.Dropout(self.dropout_rate)(update, deterministic=not train)
-        # The fast variance E[x^2] - E[x]^2 is not accurate to an epsilon of 1e-12.
-        norm = nn.LayerNorm(
-            epsilon=self.norm_epsilon,
-            use_fast_variance=False,
-            dtype=self.param_dtype,
-            param_dtype=self.param_dtype,
-            name=name,
-        )
-        return norm(x + update).astype(x.dtype)
+        return layer_norm(x + update, self.norm_epsilon, self.param_dtype, name)

@@ -1,4 +1,4 @@
-"""BatchNorm with PyTorch's running variance."""
+"""BatchNorm with PyTorch's running variance, and an accurate LayerNorm."""
 
 from typing import Any
 
@@ -46,3 +46,18 @@ class BatchNorm(nn.Module):
 
     def _move(self, running: nn.Variable, value: Array) -> None:
         running.value = self.momentum * running.value + (1 - self.momentum) * value
+
+
+def layer_norm(x: Array, epsilon: float, param_dtype: Any, name: str) -> Array:
+    """LayerNorm over the last axis, in the dtype of `x`; to be called in a module.
+
+    The fast variance E[x^2] - E[x]^2 is not accurate to the original's epsilon, 1e-12.
+    """
+    norm = nn.LayerNorm(
+        epsilon=epsilon,
+        use_fast_variance=False,
+        dtype=param_dtype,
+        param_dtype=param_dtype,
+        name=name,
+    )
+    return norm(x).astype(x.dtype)

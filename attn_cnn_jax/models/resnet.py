@@ -5,15 +5,16 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
+from flax.typing import Initializer
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
 from attn_cnn_jax.models.normalization import BatchNorm
 
-_conv = partial(nn.Conv, use_bias=False, kernel_init=torch_kernel)
+conv = partial(nn.Conv, use_bias=False, kernel_init=torch_kernel)
 
 
-class _Block(nn.Module):
+class ResidualBlock(nn.Module):
     """A residual block: `relu(convolutions(x) + shortcut(x))`.
 
     basic: 3x3, 3x3; bottleneck: 1x1, 3x3, 1x1 with four times the width at the end. The
@@ -25,17 +26,21 @@ class _Block(nn.Module):
     stride: int
     bottleneck: bool
     param_dtype: Any
+    kernel_init: Initializer = torch_kernel
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"], *, train: bool) -> Array:
-        def conv(x: Array, features: int, size: int, stride: int, name: str) -> Array:
-            x = _conv(
+        """The block's output, on a map smaller by `stride`."""
+
+        def layer(x: Array, features: int, size: int, stride: int, name: str) -> Array:
+            x = conv(
                 features,
                 (size, size),
                 strides=stride,
                 padding=size // 2,
                 dtype=x.dtype,
                 param_dtype=self.param_dtype,
+                kernel_init=self.kernel_init,
                 name=f"{name}conv",
             )(x)
             return BatchNorm(self.param_dtype, name=f"{name}norm")(x, train=train)
@@ -43,14 +48,14 @@ class _Block(nn.Module):
         width, stride = self.width, self.stride
         features = 4 * width if self.bottleneck else width
         if self.bottleneck:
-            y = nn.relu(conv(x, width, 1, 1, "1_"))
-            y = nn.relu(conv(y, width, 3, stride, "2_"))
-            y = conv(y, features, 1, 1, "3_")
+            y = nn.relu(layer(x, width, 1, 1, "1_"))
+            y = nn.relu(layer(y, width, 3, stride, "2_"))
+            y = layer(y, features, 1, 1, "3_")
         else:
-            y = nn.relu(conv(x, width, 3, stride, "1_"))
-            y = conv(y, features, 3, 1, "2_")
+            y = nn.relu(layer(x, width, 3, stride, "1_"))
+            y = layer(y, features, 3, 1, "2_")
         if stride != 1 or x.shape[-1] != features:
-            x = conv(x, features, 1, stride, "shortcut_")
+            x = layer(x, features, 1, stride, "shortcut_")
         return nn.relu(x + y)
 
 
@@ -72,7 +77,7 @@ class ResNet(nn.Module):
     ) -> Float[Array, "B num_classes"]:
         """Logits of normalised images."""
         param_dtype = jnp.promote_types(jnp.float32, self.compute_dtype)
-        x = _conv(
+        x = conv(
             self.width,
             (3, 3),
             padding=1,
@@ -83,7 +88,7 @@ class ResNet(nn.Module):
         x = nn.relu(BatchNorm(param_dtype, name="stem_norm")(x, train=train))
         for stage, num_blocks in enumerate(self.blocks):
             for i in range(num_blocks):
-                x = _Block(
+                x = ResidualBlock(
                     width=self.width * 2**stage,
                     stride=2 if stage > 0 and i == 0 else 1,
                     bottleneck=self.bottleneck,

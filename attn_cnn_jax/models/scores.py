@@ -143,25 +143,55 @@ def _sum_over_heads(x, grid, one_head, heads, kernel) -> Array:
     return y.transpose(2, 0, 1, 3).astype(x.dtype)
 
 
+def projected_keys(
+    x: Float[Array, "B H W D"], key_kernel: Float[Array, "D N E"]
+) -> Float[Array, "B H W N E"]:
+    """k = x W_k of every head, without the bias, which no softmax over keys sees."""
+    return jnp.einsum("bijd,dne->bijne", x, key_kernel.astype(x.dtype))
+
+
 def content_scores(
     x: Float[Array, "B H W D"],
-    keys: Float[Array, "B H W D"],
+    keys: Float[Array, "B H W N E"],
+    query_kernel: Float[Array, "D N E"],
+    query_bias: Float[Array, "N E"],
+) -> Float[Array, "B N H W H W"]:
+    """q . k with q = x W_q + b_q, up to terms that are equal for all keys.
+
+    q . k = (x W_q + b_q) . (x W_k + b_k): the terms with b_k do not depend on the key
+    pixel, so the softmax drops them.
+    """
+    queries = jnp.einsum("bijd,dne->bijne", x, query_kernel.astype(x.dtype))
+    queries = queries + query_bias.astype(x.dtype)[None, None, None]
+    return jnp.einsum(
+        "bijne,bklne->bnijkl",
+        queries,
+        keys,
+        preferred_element_type=at_least_float32(x),
+    )
+
+
+def folded_content_scores(
+    x: Float[Array, "B H W D"],
+    pixels: Float[Array, "B H W D"],
     query_kernel: Float[Array, "D N E"],
     query_bias: Float[Array, "N E"],
     key_kernel: Float[Array, "D N E"],
 ) -> Float[Array, "B N H W H W"]:
-    """q . k up to terms that are equal for all keys, with W_q W_k^T folded per head.
+    """`content_scores` with the keys of `pixels`, W_q W_k^T folded per head.
 
-    q . k = (x W_q + b_q) . (k W_k + b_k). The terms with b_k do not depend on the key
-    pixel, so the softmax drops them; the rest is (x G + c) . k with G = W_q W_k^T and
-    c = W_k b_q, one projection of the pixels instead of two.
+    (x W_q + b_q) . (p W_k) = (x G + c) . p with G = W_q W_k^T and c = W_k b_q: one
+    projection of the pixels instead of two.
     """
     folded = jnp.einsum("dne,cne->dnc", query_kernel, key_kernel)
     constant = jnp.einsum("ne,cne->nc", query_bias, key_kernel)
     queries = jnp.einsum("bijd,dnc->bijnc", x, folded.astype(x.dtype))
     queries = queries + constant.astype(x.dtype)[None, None, None]
     return jnp.einsum(
-        "bijnc,bklc->bnijkl", queries, keys, preferred_element_type=at_least_float32(x)
+        "bijnc,bklc->bnijkl",
+        queries,
+        pixels,
+        preferred_element_type=at_least_float32(x),
     )
 
 

@@ -9,28 +9,13 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.attention import ATTENTIONS
-from attn_cnn_jax.models.encoder import ACTIVATIONS, EncoderBlock
+from attn_cnn_jax.models.encoder import (
+    ACTIVATIONS,
+    EncoderBlock,
+    apply_blocks,
+)
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
-
-
-def patchify(
-    images: Float[Array, "B H W C"], patch_size: int
-) -> Float[Array, "B h w D"]:
-    """Invertible down-sampling: each p x p patch becomes one pixel of p * p * C values.
-
-    Order inside a patch: row, column, channel (paper, section 4.1).
-    """
-    batch, height, width, channels = images.shape
-    p = patch_size
-    if height % p or width % p:
-        raise ValueError(
-            f"images of {height} x {width} pixels do not split into patches of "
-            f"patch_size={p}"
-        )
-    x = images.reshape(batch, height // p, p, width // p, p, channels)
-    return x.transpose(0, 1, 3, 2, 4, 5).reshape(
-        batch, height // p, width // p, p * p * channels
-    )
+from attn_cnn_jax.models.patches import patchify
 
 
 def _known(name: Any, field: str, choices: Mapping[str, Any]) -> str:
@@ -44,7 +29,8 @@ class SelfAttentionNetwork(nn.Module):
     """Patches, attention blocks on the grid, the mean over pixels, a linear classifier.
 
     Every block has the full grid and the full width; see `models.attention` for the
-    fields of `attention`, its `name` included.
+    fields of `attention`, its `name` included. With `share_weights` all layers are one
+    block, which attends to the keys of its first pass (report, section 4.1).
     """
 
     num_classes: int
@@ -56,6 +42,8 @@ class SelfAttentionNetwork(nn.Module):
     activation: str
     dropout_rate: float
     norm_epsilon: float
+    attention_dense: bool
+    share_weights: bool
     compute_dtype: str
     attention: Mapping[str, Any]
 
@@ -81,17 +69,17 @@ class SelfAttentionNetwork(nn.Module):
             bias_init=torch_uniform(x.shape[-1]),
             name="embedding",
         )(x)
-        for i in range(self.num_layers):
-            block = EncoderBlock(
-                attention=attention,
-                mlp_dim=self.mlp_dim,
-                activation=_known(self.activation, "activation", ACTIVATIONS),
-                dropout_rate=self.dropout_rate,
-                norm_epsilon=self.norm_epsilon,
-                param_dtype=param_dtype,
-                name=f"block_{i}",
-            )
-            x, _ = block(x, train=train)
+        block = partial(
+            EncoderBlock,
+            attention=attention,
+            attention_dense=self.attention_dense,
+            mlp_dim=self.mlp_dim,
+            activation=_known(self.activation, "activation", ACTIVATIONS),
+            dropout_rate=self.dropout_rate,
+            norm_epsilon=self.norm_epsilon,
+            param_dtype=param_dtype,
+        )
+        x = apply_blocks(block, self.num_layers, self.share_weights, x, train=train)
         pooled = x.astype(param_dtype).mean(axis=(1, 2))
         return nn.Dense(
             self.num_classes,

@@ -123,7 +123,7 @@ def test_content_scores_do_not_need_the_key_bias(key_bias):
         k = keys[0][tuple(key)] @ key_kernel[:, head] + bias[head]
         return q @ k
 
-    scores = compiled(lib.content_scores)
+    scores = compiled(lib.folded_content_scores)
     actual = scores(x, keys, query_kernel, query_bias, key_kernel)[0]
     assert_equal(up_to_a_constant(actual), up_to_a_constant(by_pixels(score)))
 
@@ -204,7 +204,7 @@ def test_folded_content_scores_have_the_gradients_of_q_k():
 
     gradients = (
         compiled(jax.grad(partial(loss, f), argnums=range(5)))(x, keys, *kernels)
-        for f in (lib.content_scores, plain)
+        for f in (lib.folded_content_scores, plain)
     )
     for actual, wanted in zip(*gradients, strict=True):
         assert_equal(actual, wanted, 1e-11)

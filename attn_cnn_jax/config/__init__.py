@@ -1,0 +1,40 @@
+"""Configs: the schema of a run, the blocks of its model, and checks of both."""
+
+from attn_cnn_jax.config.checks import check
+from attn_cnn_jax.config.model_blocks import (
+    ATTENTION_FIELDS,
+    IMAGENET_SANS,
+    RESNETS,
+    resnet,
+    san,
+    san_hierarchical,
+    self_attention,
+    vit,
+)
+from attn_cnn_jax.config.record import RESUMABLE, differences, from_dict, to_json
+from attn_cnn_jax.config.schema import (
+    base_config,
+    report_training,
+    san_training,
+    with_options,
+)
+
+__all__ = [
+    "ATTENTION_FIELDS",
+    "IMAGENET_SANS",
+    "RESNETS",
+    "RESUMABLE",
+    "base_config",
+    "check",
+    "differences",
+    "from_dict",
+    "report_training",
+    "resnet",
+    "san",
+    "san_hierarchical",
+    "san_training",
+    "self_attention",
+    "to_json",
+    "vit",
+    "with_options",
+]

@@ -1,0 +1,67 @@
+"""Whether a config can be run, said before JAX starts."""
+
+import math
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.config.fields import check_schema, require
+from attn_cnn_jax.config.model_checks import check_model
+from attn_cnn_jax.config.schema import base_config
+
+SCHEDULES = ("cosine", "cosine_epochwise", "cosine_report", "multistep")
+PLACEMENTS = ("auto", "device", "host")
+
+
+def check(config: ConfigDict) -> None:
+    """Raise a `UserError` that names the first field out of its type or range."""
+    check_schema(config, base_config())
+    _check_ranges(config)
+    check_model(config.model)
+
+
+def _check_ranges(config: ConfigDict) -> None:
+    def whole(field: str, low: int, high: int | float = math.inf) -> None:
+        value: Any = config
+        for part in field.split("."):
+            value = value[part]
+        bound = f"at least {low}" + (f" and below {high}" if high < math.inf else "")
+        require(low <= value < high, field, value, bound)
+
+    for field in ("batch_size", "num_epochs", "eval_batch_size", "log_every_steps"):
+        whole(field, 1)
+    for field in ("eval_every_epochs", "checkpoint_every_steps"):
+        whole(field, 0)
+    whole("snapshot_every_epochs", 0)
+    whole("checkpoints_to_keep", 1)
+    whole("seed", 0, 2**32)
+    whole("dataset.crop_padding", 0)
+    whole("dataset.validation_fraction", 0, 1)
+    whole("label_smoothing", 0, 1)
+    placement = config.dataset.placement
+    choices = f"one of {', '.join(PLACEMENTS)}"
+    require(placement in PLACEMENTS, "dataset.placement", placement, choices)
+    optimizer, schedule = config.optimizer, config.schedule
+    rate = optimizer.learning_rate
+    require(0 < rate < math.inf, "optimizer.learning_rate", rate, "above 0")
+    whole("optimizer.momentum", 0, 1)
+    whole("optimizer.weight_decay", 0)
+    excluded = optimizer.decay_exclude
+    names = all(isinstance(name, str) for name in excluded)
+    require(names, "optimizer.decay_exclude", excluded, "a tuple of parameter names")
+    choices = f"one of {', '.join(SCHEDULES)}"
+    require(schedule.name in SCHEDULES, "schedule.name", schedule.name, choices)
+    if schedule.name == "multistep":
+        drops = schedule.drop_epochs
+        rising = all(isinstance(e, int) and e > 0 for e in drops)
+        rising = rising and list(drops) == sorted(set(drops))
+        require(rising, "schedule.drop_epochs", drops, "rising whole epochs")
+        factor = schedule.drop_factor
+        require(factor > 0, "schedule.drop_factor", factor, "above 0")
+    elif schedule.name == "cosine_report":  # its peak is (warmup - 1) / warmup
+        warmup = schedule.warmup_epochs
+        fits = 2 <= warmup < config.num_epochs and warmup == int(warmup)
+        wanted = f"whole, at least 2 and below {config.num_epochs} for cosine_report"
+        require(fits, "schedule.warmup_epochs", warmup, wanted)
+    else:
+        whole("schedule.warmup_epochs", 0, config.num_epochs)

@@ -1,0 +1,39 @@
+"""How a field that is missing, unknown or wrong is named."""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.errors import UserError
+
+
+def require(holds: bool, field: str, value: Any, wanted: str) -> None:
+    """Raise a `UserError` that names the field unless it `holds`."""
+    if not holds:
+        raise UserError(f"config.{field} is {value!r}; it must be {wanted}.")
+
+
+def check_schema(config: ConfigDict, schema: ConfigDict, prefix: str = "") -> None:
+    """Raise unless `config` has the fields and types of `schema`.
+
+    The model and its attention have schemas of their own.
+    """
+    for key in config:
+        if key not in schema:
+            owner = f"a {config.name} model" if "name" in config else "a config"
+            raise UserError(f"config.{prefix}{key} is not a field of {owner}.")
+    for key, example in schema.items():
+        if key not in config:
+            raise UserError(f"config.{prefix}{key} is missing.")
+        value = config[key]
+        if isinstance(example, ConfigDict):
+            is_block = isinstance(value, ConfigDict)
+            require(is_block, prefix + key, value, "a block of fields")
+            if key not in ("model", "attention"):
+                check_schema(value, example, f"{prefix}{key}.")
+        else:
+            right = type(value) is type(example) or (
+                isinstance(example, float) and type(value) is int
+            )
+            wanted = f"of type {type(example).__name__}"
+            require(right, prefix + key, value, wanted)

@@ -1,0 +1,134 @@
+"""Whether `config.model` can be built, as far as can be told without the images."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.config import model_blocks
+from attn_cnn_jax.config.fields import check_schema, require
+from attn_cnn_jax.config.record import flatten
+
+_CHOICES = {
+    "compute_dtype": ("float32", "bfloat16", "float64"),
+    "activation": ("gelu", "gelu_tanh", "relu", "swish"),
+    "class_token": ("random", "learned", "none"),
+    "readout": ("mean", "token"),
+    "initialization": ("torch", "google"),
+    "attention": ("pairwise", "patchwise"),
+}
+_LARGEST_KERNEL = 11
+
+
+def check_model(model: ConfigDict) -> None:
+    """Raise a `UserError` that names the first field out of its type or range."""
+    name = model.get("name", "")
+    choices = f"one of {', '.join(_CHECKS)}"
+    require(name in _CHECKS, "model.name", name, choices)
+    _CHECKS[name](model)
+
+
+def _check_self_attention(model: ConfigDict) -> None:
+    block = model.get("attention", ConfigDict())
+    is_block = isinstance(block, ConfigDict)
+    require(is_block, "model.attention", block, "a block of fields")
+    attention = block.get("name", "")
+    choices = f"one of {', '.join(model_blocks.ATTENTION_FIELDS)}"
+    known = attention in model_blocks.ATTENTION_FIELDS
+    require(known, "model.attention.name", attention, choices)
+    schema = model_blocks.self_attention(attention)
+    check_schema(model, schema, "model.")
+    check_schema(model.attention, schema.attention, "model.attention.")
+    _check_fields(model)
+    if attention == "multi_head":
+        divides = model.num_heads > 0 and model.width % model.num_heads == 0
+        wanted = f"a divisor of config.model.width ({model.width}) for multi_head"
+        require(divides, "model.num_heads", model.num_heads, wanted)
+    if attention in (
+        "learned_w_content",
+        "learned_w_content_report",
+        "learned_query_position",
+    ):
+        wanted = "even: half of each query meets the rows, half the columns"
+        require(model.width % 2 == 0, "model.width", model.width, wanted)
+
+
+def _check_resnet(model: ConfigDict) -> None:
+    check_schema(model, model_blocks.resnet(model.name), "model.")
+    _check_fields(model)
+
+
+def _check_san(model: ConfigDict) -> None:
+    check_schema(model, model_blocks.san("pairwise", model.name), "model.")
+    _check_fields(model)
+    for field in ("num_blocks", "kernel_sizes"):
+        if field in model:
+            wanted = f"as long as config.model.widths ({len(model.widths)})"
+            long = len(model[field]) == len(model.widths)
+            require(long, f"model.{field}", model[field], wanted)
+    for field in ("widths", "kernel_sizes"):
+        for value in model.get(field, ()):
+            _check_san_size(field, value, model[field])
+
+
+def _check_hierarchical_san(model: ConfigDict) -> None:
+    check_schema(model, model_blocks.san_hierarchical("pairwise"), "model.")
+    _check_fields(model)
+    _check_san_size("widths", model.width, model.width, "width")
+    _check_san_size("kernel_sizes", model.kernel_size, model.kernel_size, "kernel_size")
+
+
+def _check_san_size(kind: str, value: int, shown: Any, field: str = "") -> None:
+    field = f"model.{field or kind}"
+    if kind == "widths":
+        require(value % 32 == 0, field, shown, "of multiples of 32")
+    else:
+        odd = value % 2 == 1 and 3 <= value <= _LARGEST_KERNEL
+        require(odd, field, shown, f"odd, from 3 to {_LARGEST_KERNEL}")
+
+
+def _check_vit(model: ConfigDict) -> None:
+    check_schema(model, model_blocks.vit(), "model.")
+    _check_fields(model)
+    reads = model.readout != "token" or model.class_token != "none"
+    wanted = 'mean where config.model.class_token is "none"'
+    require(reads, "model.readout", model.readout, wanted)
+
+
+_CHECKS: dict[str, Callable[[ConfigDict], None]] = {
+    "self_attention": _check_self_attention,
+    "vit": _check_vit,
+    "san": _check_san,
+    "san_hierarchical": _check_hierarchical_san,
+    **dict.fromkeys(model_blocks.IMAGENET_SANS, _check_san),
+    **dict.fromkeys(model_blocks.RESNETS, _check_resnet),
+}
+
+
+def _check_fields(model: ConfigDict) -> None:
+    for field, value in flatten(model, "model.").items():
+        _check_field(field, value)
+
+
+def _check_field(field: str, value: Any) -> None:
+    kind = field.rsplit(".", 1)[-1]
+    if kind == "name" or isinstance(value, bool):
+        return
+    if kind in _CHOICES:
+        require(
+            value in _CHOICES[kind], field, value, f"one of {', '.join(_CHOICES[kind])}"
+        )
+    elif kind in ("dropout_rate", "attention_dropout_rate"):
+        require(0 <= value < 1, field, value, "at least 0 and below 1")
+    elif kind in ("center_std", "spread_std"):
+        require(0 <= value < math.inf, field, value, "at least 0")
+    elif kind == "norm_epsilon":
+        require(0 < value < math.inf, field, value, "above 0")
+    elif kind == "stem_width":
+        require(value >= 0, field, value, "at least 0")
+    elif isinstance(value, tuple):
+        whole = len(value) > 0 and all(type(v) is int and v >= 1 for v in value)
+        require(whole, field, value, "a tuple of whole numbers, each at least 1")
+    elif isinstance(value, int):
+        require(value >= 1, field, value, "at least 1")

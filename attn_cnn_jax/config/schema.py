@@ -1,0 +1,96 @@
+"""The one schema of a run: what a row of a table sets."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.errors import UserError
+
+_DATASETS: dict[str, dict[str, Any]] = {
+    "cifar10": {"name": "cifar10", "crop_padding": 4, "flip": True},
+    "cifar100": {"name": "cifar100", "crop_padding": 4, "flip": True},
+    "digits": {"name": "digits", "crop_padding": 0, "flip": False},
+}
+
+
+def base_config() -> ConfigDict:
+    """Training as published for the attention networks of Table 1; no model yet.
+
+    A row's file sets `model` to one of the blocks below and changes what differs.
+    Lengths are in epochs, steps or images: the unit is in the name. `_every_` fields
+    of 0 mean never.
+    """
+    return ConfigDict(
+        {
+            "seed": 42,
+            "model": {},
+            "dataset": {
+                **_DATASETS["cifar10"],
+                "data_dir": "",  # empty: TFDS_DATA_DIR or ~/tensorflow_datasets
+                "validation_fraction": 0.0,  # 0 as published: best on the test set
+                "placement": "auto",  # images in device memory where they fit
+            },
+            "batch_size": 100,
+            "num_epochs": 300,
+            "label_smoothing": 0.0,
+            "optimizer": {
+                "learning_rate": 0.1,
+                "momentum": 0.9,
+                "nesterov": False,
+                "weight_decay": 1e-4,
+                "decay_exclude": ("centers", "spreads"),
+            },
+            "schedule": {
+                "name": "cosine",
+                "warmup_epochs": 15.0,
+                "drop_epochs": (80, 150, 250),  # multistep only
+                "drop_factor": 10.0,  # multistep only
+            },
+            "eval_every_epochs": 1,
+            "eval_batch_size": 100,
+            "log_every_steps": 10,
+            "checkpoint_every_steps": 500,
+            "checkpoints_to_keep": 2,  # the newest ones; the best is kept besides
+            "snapshot_every_epochs": 50,  # variables for the figures, all kept
+        }
+    )
+
+
+def with_options(
+    config: ConfigDict, options: str, own: Mapping[str, Mapping[str, Any]] | None = None
+) -> ConfigDict:
+    """`config` under the comma-separated options of `--config=FILE.py:options`.
+
+    An option is a dataset (cifar10, cifar100, digits) or one of the row's `own`, which
+    maps its name to the fields that it changes.
+    """
+    datasets = {name: {"dataset": fields} for name, fields in _DATASETS.items()}
+    known: dict[str, Mapping[str, Any]] = {**datasets, **(own or {})}
+    for option in filter(None, options.split(",")):
+        if option not in known:
+            raise UserError(
+                f"{option!r} is not an option of this config; "
+                f"choose from {', '.join(known)}."
+            )
+        config.update(known[option])
+    return config
+
+
+def report_training(config: ConfigDict) -> None:
+    """What the report's own code adds to its Table 4, set in `config`.
+
+    Nesterov's momentum, decay of every parameter, its cosine, an evaluation every ten
+    epochs.
+    """
+    config.optimizer.update(nesterov=True, decay_exclude=())
+    config.schedule.name = "cosine_report"
+    config.eval_every_epochs = 10
+
+
+def san_training(config: ConfigDict) -> None:
+    """How SANs are trained, set in `config`: label smoothing, flips but no crops."""
+    config.label_smoothing = 0.1
+    config.dataset.crop_padding = 0
+    config.optimizer.decay_exclude = ()
+    config.eval_every_epochs = 10

@@ -1,0 +1,51 @@
+"""Multi-head attention without positions."""
+
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from attn_cnn_jax.models.attention.mixing import Keys, dropout_probs
+from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
+from attn_cnn_jax.models.scores import at_least_float32, softmax_over_keys
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention without positions, D_h = D / N (paper, section 2.1)."""
+
+    num_heads: int
+    dropout_rate: float
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B H W D"], keys: Keys = None, *, train: bool
+    ) -> tuple[Float[Array, "B H W D"], Keys]:
+        """Mix the pixels of `x` with q . k / sqrt(D_h)."""
+        width = x.shape[-1]
+        if self.num_heads < 1 or width % self.num_heads:
+            raise ValueError(f"num_heads={self.num_heads} does not divide {width=}")
+        head_dim = width // self.num_heads
+        project = partial(
+            nn.DenseGeneral,
+            (self.num_heads, head_dim),
+            dtype=x.dtype,
+            param_dtype=self.param_dtype,
+            kernel_init=torch_kernel,
+            bias_init=torch_uniform(width),
+        )
+        queries, values = project(name="query")(x), project(name="value")(x)
+        keys = project(name="key")(x) if keys is None else keys
+        scores = jnp.einsum(
+            "bijnd,bklnd->bnijkl",
+            queries * head_dim**-0.5,
+            keys,
+            preferred_element_type=at_least_float32(x),
+        )
+        probs = softmax_over_keys(scores)
+        self.sow("intermediates", "attention", probs)
+        probs = dropout_probs(probs, self.dropout_rate, train=train).astype(x.dtype)
+        y = jnp.einsum("bnijkl,bklnd->bijnd", probs, values)
+        return y.reshape(x.shape), keys

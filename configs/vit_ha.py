@@ -1,0 +1,23 @@
+"""Hierarchical Attention of the report's Vision Transformer: Table 3, row 4, HA.
+
+python -m attn_cnn_jax.main --config=configs/vit_ha.py
+
+6,531,946 parameters; accuracy .877 in the report.
+"""
+
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.config import base_config, report_training, vit, with_options
+
+
+def get_config(options: str = "") -> ConfigDict:
+    """The row; options: cifar10 (default), cifar100, digits."""
+    config = base_config()
+    config.model = vit("report")
+    config.model.share_weights = True
+    config.batch_size = 32
+    config.num_epochs = 100
+    config.optimizer.learning_rate = 0.01
+    config.schedule.warmup_epochs = 5.0
+    report_training(config)
+    return with_options(config, options)

@@ -1,0 +1,22 @@
+"""The standard Vision Transformer on the report's stem, trained like the report's.
+
+python -m attn_cnn_jax.main --config=configs/vit_standard.py
+
+37,460,506 parameters; published nowhere: what the report's quirks cost or bring.
+"""
+
+from ml_collections import ConfigDict
+
+from attn_cnn_jax.config import base_config, report_training, vit, with_options
+
+
+def get_config(options: str = "") -> ConfigDict:
+    """The row; options: cifar10 (default), cifar100, digits."""
+    config = base_config()
+    config.model = vit("standard")
+    config.batch_size = 32
+    config.num_epochs = 100
+    config.optimizer.learning_rate = 0.01
+    config.schedule.warmup_epochs = 5.0
+    report_training(config)
+    return with_options(config, options)
