@@ -27,7 +27,7 @@ def make_eval_step(
         images, labels = parallel.gather(source, mesh)
         images = data.normalize(images, dataset.mean, dataset.std)
         rng, channels = jax.random.key(seed), images.shape[-1]
-        draws = models.evaluation_draws(model, rng, rows, channels)
+        draws: Any = models.evaluation_draws(model, rng, rows, channels)
         logits: Any = model.apply(variables, images, train=False, **draws)
         return Sums.of(logits, labels, weights)
 

@@ -66,10 +66,12 @@ def make_schedule(
         return epochwise
     if name == "cosine_report":
         warmup = int(schedule.warmup_epochs)
-        return lambda count: (
-            learning_rate
-            * report_cosine(count // steps_per_epoch + 1, warmup, num_epochs)
-        )
+
+        def of_epoch(count):
+            epoch = count // steps_per_epoch + 1
+            return learning_rate * report_cosine(epoch, warmup, num_epochs)
+
+        return of_epoch
     raise ValueError(f"unknown schedule {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""`python -m attn_cnn_jax.interop`: a workdir from a PyTorch state."""
+"""`python -m attn_cnn_jax.interop`: a workdir from a published state."""
 
 import jax
 from absl import flags
@@ -7,7 +7,7 @@ from ml_collections import config_flags
 from attn_cnn_jax import checkpoint, command_line, models
 from attn_cnn_jax.config import check
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.interop import from_attention_cnn
+from attn_cnn_jax.interop import from_state
 from attn_cnn_jax.interop.sources import read_state
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Config of the state.")
@@ -23,7 +23,7 @@ def main() -> None:
     check(config)
     if config.model.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
-    variables = from_attention_cnn(read_state(source), config.model)
+    variables = from_state(read_state(source), config.model)
     checkpoint.write_variables(workdir, config, variables)
     print(f"{workdir}: {models.count_parameters(variables):,} parameters of {source}")
 

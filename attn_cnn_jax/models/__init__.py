@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Int
 
+from attn_cnn_jax.models import san
 from attn_cnn_jax.models.resnet import RESNETS
-from attn_cnn_jax.models.san import SANS
 from attn_cnn_jax.models.self_attention import SelfAttentionNetwork
 from attn_cnn_jax.models.vit import VisionTransformer
 
@@ -22,7 +22,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "self_attention": SelfAttentionNetwork,
     "vit": VisionTransformer,
     **RESNETS,
-    **SANS,
+    **san.SANS,
 }
 
 

@@ -19,7 +19,7 @@ def neighbourhoods(
     x: Float[Array, "B H W C"], kernel_size: int, *, padding: str = "reflect"
 ) -> Float[Array, "B H W T C"]:
     """The taps around every pixel, copied out: T = kernel_size^2 times the memory."""
-    shape = x.shape[1:3]
+    shape = (x.shape[1], x.shape[2])
     x = _pad(x, kernel_size, padding)
     return jnp.stack([_tap(x, t, kernel_size, shape) for t in range(kernel_size**2)], 3)
 
@@ -58,7 +58,7 @@ def aggregate(
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _aggregate(values: Array, weights: Array, kernel_size: int, padding: str) -> Array:
-    shape, dtype = values.shape[1:3], at_least_float32(values)
+    shape, dtype = (values.shape[1], values.shape[2]), at_least_float32(values)
     padded = _planes(_pad(values, kernel_size, padding), weights.shape[-1])
     total = jnp.zeros((), dtype)
     for t in range(kernel_size**2):

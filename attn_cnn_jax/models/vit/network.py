@@ -92,7 +92,7 @@ class VisionTransformer(nn.Module):
         x = x + positions.astype(x.dtype)[None]
         x = nn.Dropout(self.dropout_rate)(x, deterministic=not train)
         x = apply_blocks(
-            self._block, self.num_layers, self.share_weights, x, train=train
+            self.block, self.num_layers, self.share_weights, x, train=train
         )
         if self.final_norm:
             x = layer_norm(x, self.norm_epsilon, dtype, "final_norm")
@@ -106,7 +106,9 @@ class VisionTransformer(nn.Module):
             name="classifier",
         )(x[:, 0] if self.readout == "token" else x.mean(axis=1))
 
-    def _block(self, name: str) -> TokenBlock:
+    @nn.nowrap
+    def block(self, name: str) -> TokenBlock:
+        """A layer of the network."""
         dtype = jnp.promote_types(jnp.float32, self.compute_dtype)
         attention = partial(
             TokenAttention,
