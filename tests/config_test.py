@@ -18,7 +18,7 @@ from attn_cnn_jax.config import base_config, check, resnet, self_attention
 from attn_cnn_jax.errors import UserError
 
 FILES = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))
-ATTENTIONS = sorted(config_lib._ATTENTION_FIELDS)
+ATTENTIONS = sorted(config_lib.ATTENTION_FIELDS)
 
 
 def row(path: Path, options: str = "") -> ConfigDict:
@@ -66,7 +66,7 @@ def test_every_row_passes_and_survives_json(path):
     assert config_lib.differences(config, again) == []
 
 
-@pytest.mark.parametrize("name", [*ATTENTIONS, *config_lib._RESNETS])
+@pytest.mark.parametrize("name", [*ATTENTIONS, *config_lib.RESNETS])
 def test_every_model_block_passes(name):
     config = full(name)
     if name == "multi_head":

@@ -14,7 +14,7 @@ from attn_cnn_jax import config as config_lib
 from attn_cnn_jax import models, optim
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-ATTENTIONS = sorted(config_lib._ATTENTION_FIELDS)
+ATTENTIONS = sorted(config_lib.ATTENTION_FIELDS)
 
 
 def row(name: str, options: str = "") -> ConfigDict:
