@@ -52,6 +52,18 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
         "signals",
     },
+    "bench": {
+        "task",
+        "evaluate",
+        "checkpoint",
+        "models",
+        "data",
+        "parallel",
+        "environment",
+        "config",
+        "command_line",
+        "errors",
+    },
     "prepare_data": {"data", "command_line", "errors"},
     "interop": {
         "checkpoint",
@@ -69,7 +81,7 @@ ALLOWED: dict[str, set[str]] = {
 ONLY = {
     "tensorflow_datasets": {"data", "prepare_data"},
     "orbax": {"checkpoint"},
-    "absl": {"main", "prepare_data", "interop", "command_line"},
+    "absl": {"main", "bench", "prepare_data", "interop", "command_line"},
     "sklearn": {"data"},
     "google": {"data", "prepare_data"},  # protobuf's errors, out of TFDS
     "array_record": {"prepare_data"},

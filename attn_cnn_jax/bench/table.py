@@ -1,0 +1,93 @@
+"""Records of `bench.measure` as an aligned table."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_HEADINGS = (
+    ("config", ""),
+    ("parameters", ""),
+    ("paper", "GFLOPs"),
+    ("program", "GFLOPs"),
+    ("latency", "median ms"),
+    ("batch", "size"),
+    ("training", "images/s"),
+    ("inference", "images/s"),
+    ("compile", "train s"),
+    ("compile", "eval s"),
+    ("memory", "train MiB"),
+    ("memory", "eval MiB"),
+)
+
+
+def as_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each config and batch size, then what they were measured on."""
+    rows = [tuple(heading[i] for heading in _HEADINGS) for i in (0, 1)]
+    for record in records:
+        latency = record["latency_ms"]
+        fixed = (
+            record["config"],
+            f"{record['parameters']:,}",
+            f"{record['flops_paper'] / 1e9:.3f}",
+            f"{record['flops'] / 1e9:.3f}",
+            f"{latency['median']:.3f}" if latency else "-",
+        )
+        for batch in record["batches"]:
+            rows.append((*fixed, *_batch_cells(batch)))
+            fixed = ("",) * len(fixed)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    lines.insert(2, "  ".join("-" * width for width in widths))
+    return "\n".join([*lines, "", *_circumstances(records)])
+
+
+def _batch_cells(batch: Mapping[str, Any]) -> tuple[str, ...]:
+    def cells(key: str, form: str, unit: int = 1) -> list[str]:
+        values = {kind: batch[f"{kind}_{key}"] for kind in ("train", "eval")}
+        missing = {
+            kind: "out of memory" if kind in batch["out_of_memory"] else "-"
+            for kind in values
+        }
+        return [
+            missing[kind] if value is None else format(value / unit, form)
+            for kind, value in values.items()
+        ]
+
+    return (
+        f"{batch['batch_size']:,}",
+        *cells("images_per_second", ",.4g"),
+        *cells("compile_seconds", ".1f"),
+        *cells("peak_bytes", ",.0f", 2**20),
+    )
+
+
+def _circumstances(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Device, types, versions, and the spread of the latencies; each said once."""
+    lines = []
+    for record in records:
+        commit = (record["git_commit"] or "no checkout")[:12]
+        lines.append(
+            f"{record['devices']} x {record['device_kind']} ({record['platform']}), "
+            f"{record['compute_dtype']}, jax {record['jax']}, commit {commit}, "
+            f"{record['date'][:10]}; memory: {_sources(record)}"
+        )
+        if record["overrides"]:
+            changed = (f"{k}={v}" for k, v in record["overrides"].items())
+            lines.append(f"{record['config']} with {', '.join(changed)}")
+        if latency := record["latency_ms"]:
+            lines.append(
+                f"{record['config']}: latency of batch 1 {latency['mean']:.3f} +- "
+                f"{latency['std']:.3f} ms over {latency['calls']} calls"
+            )
+    return list(dict.fromkeys(lines))
+
+
+def _sources(record: Mapping[str, Any]) -> str:
+    """Who says so: memory_stats of the device, memory_analysis of the program."""
+    sources = (batch["memory_source"] for batch in record["batches"])
+    return "; ".join(dict.fromkeys(filter(None, sources))) or "-"
