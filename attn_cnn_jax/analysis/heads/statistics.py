@@ -1,0 +1,274 @@
+"""What the numbers of a head are, and how they are summed over batches of images."""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator
+
+import numpy as np
+from jaxtyping import Float
+
+from attn_cnn_jax.analysis.attention_maps import AttentionMaps
+from attn_cnn_jax.analysis.heads.interior import Interior
+from attn_cnn_jax.errors import UserError
+
+COVERING_MASS = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadStatistics:
+    """The numbers of one head; each is a mean over interior queries and images.
+
+    With a(k | q) what query q gives key k, R = floor(min(H, W) / 3), and offsets k - q
+    in (row, column) order, in pixels of the grid. Interior queries are at least R from
+    every border. SAN: the keys are the taps of its window, the heads its planes.
+
+    - `expected_offset`: sum_k a(k | q) (k - q), over all keys;
+    - `mean_distance`: sum_k a(k | q) |k - q|;
+    - `entropy`: -sum_k a(k | q) log a(k | q), nats (0 log 0 = 0);
+    - `best_offset`, `best_mass`: the offset d, max(|row|, |column|) <= R, of the
+      largest mean a(q + d | q), and that mean; of equal ones the shortest;
+    - `covers`: whether `best_mass` is at least the threshold of the table;
+    - `content_dependence`: 1/2 sum_k |a(k | q) - mean over images of a(k | q)|, from 0
+      (by position alone) to 1;
+    - `class_mass`: what a ViT's query gives the class token, else None. All else is of
+      its row renormalised over the patches.
+
+    Where there is one interior query (a grid of 3 x 3), a head that looks at one fixed
+    pixel is not told from one that looks at one offset.
+    """
+
+    layer: str
+    head: int  # from 1
+    expected_offset: tuple[float, float]
+    mean_distance: float
+    entropy: float
+    best_offset: tuple[int, int]
+    best_mass: float
+    covers: bool
+    content_dependence: float
+    class_mass: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerSummary:
+    """What the heads of a layer cover together.
+
+    `covered`: the distinct offsets that its heads cover. `kernel_size`: the largest odd
+    K such that all of the centred K x K grid of offsets are covered, 0 if none.
+    """
+
+    layer: str
+    grid: tuple[int, int]
+    radius: int  # R
+    num_queries: int  # interior ones
+    num_heads: int
+    covered: tuple[tuple[int, int], ...]
+    kernel_size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadTable:
+    """The numbers of all heads of one checkpoint, over some images.
+
+    `shares`: the weights of the layers are no probabilities and were turned into shares
+    |w| / sum |w|. `left_out`: layers whose grid is too small for an interior.
+    """
+
+    run: str
+    step: int
+    epoch: float
+    num_images: int
+    threshold: float
+    shares: bool
+    heads: tuple[HeadStatistics, ...]
+    layers: tuple[LayerSummary, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def head_statistics(
+    batches: AttentionMaps | Iterable[AttentionMaps], threshold: float = COVERING_MASS
+) -> HeadTable:
+    """The numbers of every head over all images of the batches.
+
+    What is in memory is a batch and, for a layer that looks at the image, one mean map.
+    The batches are gone through twice for such layers (the mean map first), so that a
+    generator does not do. Raises a `UserError` where no layer has an interior.
+    """
+    if isinstance(batches, AttentionMaps):
+        batches = [batches]
+    if isinstance(batches, Iterator):
+        raise TypeError("the batches are needed twice: give what can be iterated again")
+    if not 0 < threshold <= 1:
+        raise UserError(f"the threshold of a mass is {threshold}: take one of 0 to 1.")
+    sums: list[_Sums | None] = []
+    first: AttentionMaps | None = None
+    num_images, varies = 0, False
+    for maps in batches:
+        first = first or dataclasses.replace(maps, probs=(), class_mass=None)
+        sums = sums or _start(maps)
+        num_images += len(maps.images)
+        varies = varies or any(len(p) == len(maps.images) for p in maps.probs)
+        for layer, layer_sums in enumerate(sums):
+            if layer_sums is not None:
+                layer_sums.add(maps, layer, num_images)
+    if first is None:
+        raise UserError("no images were chosen: the numbers need one or more.")
+    if varies and num_images > 1:
+        for maps in batches:
+            for layer, layer_sums in enumerate(sums):
+                if layer_sums is not None:
+                    layer_sums.add_differences(maps, layer)
+    heads: list[HeadStatistics] = []
+    layers: list[LayerSummary] = []
+    for name, layer_sums in zip(first.layers, sums, strict=True):
+        if layer_sums is not None:
+            of_layer = layer_sums.statistics(name, num_images, threshold)
+            heads += of_layer
+            layers.append(_summary(name, layer_sums.interior, of_layer))
+    small = [n for n, s in zip(first.layers, sums, strict=True) if s is None]
+    return HeadTable(
+        run=first.run,
+        step=first.step,
+        epoch=first.epoch,
+        num_images=num_images,
+        threshold=threshold,
+        shares=not first.softmaxed,
+        heads=tuple(heads),
+        layers=tuple(layers),
+        left_out=tuple(small),
+    )
+
+
+def largest_kernel(covered: Collection[tuple[int, int]]) -> int:
+    """The largest odd K whose centred K x K grid of offsets is covered; 0 if none."""
+    size = 1
+    while all(
+        (row, column) in covered
+        for row in range(-(size // 2), size // 2 + 1)
+        for column in range(-(size // 2), size // 2 + 1)
+    ):
+        size += 2
+    return max(size - 2, 0)
+
+
+def _start(maps: AttentionMaps) -> "list[_Sums | None]":
+    interiors = [Interior.of(maps.kind, probs.shape) for probs in maps.probs]
+    if not any(interiors):
+        grids = [
+            p.shape[2:4] if maps.kind == "grid" else p.shape[1:3] for p in maps.probs
+        ]
+        height, width = max(grids)
+        raise UserError(
+            f"{maps.run}: no query is far enough from the border for the numbers of a "
+            f"head; its largest grid has {height} x {width} pixels."
+        )
+    return [interior and _Sums(interior) for interior in interiors]
+
+
+def _summary(
+    name: str, interior: Interior, heads: list[HeadStatistics]
+) -> LayerSummary:
+    covered = sorted({head.best_offset for head in heads if head.covers})
+    return LayerSummary(
+        layer=name,
+        grid=interior.grid,
+        radius=interior.radius,
+        num_queries=interior.num_queries,
+        num_heads=len(heads),
+        covered=tuple(covered),
+        kernel_size=largest_kernel(covered),
+    )
+
+
+class _Sums:
+    """Sums over images of what a layer's heads do, and the mean of their maps."""
+
+    def __init__(self, interior: Interior) -> None:
+        self.interior = interior
+        self._distances = interior.distances()
+        self._candidates = interior.candidates()
+        self._mean: np.ndarray | float = 0.0  # [N, Hq, Wq, A, C]
+        self._entropy: np.ndarray | float = 0.0
+        self._differences: np.ndarray | float = 0.0
+        self._class_mass: np.ndarray | None = None
+
+    def add(self, maps: AttentionMaps, layer: int, num_images: int) -> None:
+        """The images of a batch, after which there are `num_images`."""
+        weights = self.interior.weights(maps, layer)
+        here = len(maps.images)
+        repeats = here / len(weights)  # a leading 1 stands for all images
+        # A mean that moves, and not a sum, stays exactly itself where maps are equal.
+        self._mean += (weights.mean(axis=0) - self._mean) * (here / num_images)
+        logs = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
+        self._entropy -= repeats * np.einsum("bnijac,bnijac->n", weights, logs)
+        if maps.class_mass is not None:
+            mass = maps.class_mass[layer][
+                :, :, self.interior.rows, self.interior.columns
+            ]
+            mass = repeats * mass.sum(axis=(0, 2, 3), dtype=np.float64)
+            self._class_mass = mass + (
+                0 if self._class_mass is None else self._class_mass
+            )
+
+    def add_differences(self, maps: AttentionMaps, layer: int) -> None:
+        """Half the L1 distances of a batch's maps from the mean of all.
+
+        Of a map that stands for all images it is 0, however many there are.
+        """
+        weights = self.interior.weights(maps, layer)
+        self._differences += np.abs(weights - self._mean).sum(axis=(0, 2, 3, 4, 5)) / 2
+
+    def statistics(
+        self, name: str, num_images: int, threshold: float
+    ) -> list[HeadStatistics]:
+        """The numbers of each head."""
+        mean = np.asarray(self._mean)
+        num_heads = len(mean)
+        queries = self.interior.num_queries
+        samples = queries * num_images
+        rows = np.einsum("nijac,ia->n", mean, self.interior.row_offsets) / queries
+        columns = np.einsum("nijac,jc->n", mean, self.interior.column_offsets) / queries
+        distances = np.einsum("nijac,ijac->n", mean, self._distances) / queries
+        entropies = np.asarray(self._entropy) / samples
+        differences = np.broadcast_to(self._differences / samples, num_heads)
+        masses = self._masses(mean) / queries
+        statistics = []
+        for head in range(num_heads):
+            offset, mass = _best(masses[head])
+            in_class = None
+            if self._class_mass is not None:
+                in_class = float(self._class_mass[head] / samples)
+            statistics.append(
+                HeadStatistics(
+                    layer=name,
+                    head=head + 1,
+                    expected_offset=(float(rows[head]), float(columns[head])),
+                    mean_distance=float(distances[head]),
+                    entropy=float(entropies[head]),
+                    best_offset=offset,
+                    best_mass=mass,
+                    covers=mass >= threshold,
+                    content_dependence=float(differences[head]),
+                    class_mass=in_class,
+                )
+            )
+        return statistics
+
+    def _masses(self, mean: np.ndarray) -> Float[np.ndarray, "N rows columns"]:
+        """Of every candidate offset, summed over the interior queries."""
+        rows, columns = self._candidates
+        by_row = np.einsum("nijac,ida->nijdc", mean, rows, optimize=True)
+        return np.einsum("nijdc,jec->nde", by_row, columns, optimize=True)
+
+
+def _best(masses: Float[np.ndarray, "D D"]) -> tuple[tuple[int, int], float]:
+    """The candidate offset of the largest mass, the shortest of equal ones."""
+    radius = len(masses) // 2
+    span = range(-radius, radius + 1)
+    candidates = sorted(
+        ((row, column) for row in span for column in span), key=lambda d: np.hypot(*d)
+    )
+    values = np.array(
+        [masses[row + radius, column + radius] for row, column in candidates]
+    )
+    best = int(np.argmax(values))
+    return candidates[best], float(values[best])

@@ -1,0 +1,204 @@
+"""The images that a figure shows: of the test set, of CIFAR by name, or one's own.
+
+choose_images(run.dataset, ["16", "0-9", "photo.jpg"])
+choose_images(run.dataset, ["cat_s_000019", "test_batch:16"], "cifar-10-batches-py")
+"""
+
+import dataclasses
+import os
+import pathlib
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from attn_cnn_jax.data import Dataset
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.prepare_data import binary, files, pickles
+
+_MAX_PIXELS = 64 * 2**20
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none runs a program
+_RECORDS = tuple(
+    name
+    for splits in pickles.RECORDS.values()
+    for names in splits.values()
+    for name in names
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ChosenImages:
+    """Images as a model sees them before normalisation, and what to call them.
+
+    `indices` are those in the test set (from its length on for other images): what a
+    network draws at evaluation depends on them. `notes` are lines for the user.
+    """
+
+    images: np.ndarray  # uint8 [B, H, W, C]
+    names: tuple[str, ...]
+    indices: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chosen:
+    image: np.ndarray
+    name: str
+    index: int | None = None
+    note: str = ""
+
+
+def choose_images(
+    dataset: Dataset, wanted: Sequence[str], batches: str | pathlib.Path | None = None
+) -> ChosenImages:
+    """The images that `wanted` names, in that order.
+
+    Each is an index of the test set ("16") or a range of them ("0-49", both included);
+    the path of an image file, cut to the model's proportions and resized; or, where
+    `batches` is CIFAR's python version (folder or tar.gz), a file name of CIFAR
+    ("cat_s_000019") or a place in a batch ("test_batch:16", the official order; TFDS,
+    and so the test set, has its own). Raises a `UserError` that says what is wrong.
+    """
+    opened: list[files.Files] = []
+
+    def open_batches(text: str) -> files.Files:
+        opened.extend([] if opened else [_open(batches, text)])
+        return opened[0]
+
+    chosen = [
+        image for text in wanted for image in _choose(dataset, text, open_batches)
+    ]
+    if not chosen:
+        raise UserError("no image was chosen.")
+    first = len(dataset.test)
+    return ChosenImages(
+        images=np.stack([one.image for one in chosen]),
+        names=tuple(one.name for one in chosen),
+        indices=tuple(
+            first + i if one.index is None else one.index
+            for i, one in enumerate(chosen)
+        ),
+        notes=tuple(one.note for one in chosen if one.note),
+    )
+
+
+def _choose(
+    dataset: Dataset, text: str, open_batches: Callable[[str], files.Files]
+) -> Iterator[_Chosen]:
+    if match := re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text, re.ASCII):
+        yield from _of_test_set(dataset, int(match[1]), int(match[2] or match[1]))
+    elif pathlib.Path(os.path.expanduser(text)).is_file():
+        yield _of_file(pathlib.Path(os.path.expanduser(text)), dataset.image_shape)
+    else:
+        yield _of_batches(dataset, text, open_batches(text))
+
+
+def _of_test_set(dataset: Dataset, first: int, last: int) -> Iterator[_Chosen]:
+    if not first <= last < len(dataset.test):
+        wanted = f"{first}" if first == last else f"{first}-{last}"
+        raise UserError(
+            f"there are no test images {wanted}: they count from 0 to "
+            f"{len(dataset.test) - 1}."
+        )
+    for index in range(first, last + 1):
+        label = dataset.class_names[dataset.test.labels[index]]
+        name = f"test image {index} ({label})"
+        yield _Chosen(dataset.test.images[index], name, index)
+
+
+def _of_file(path: pathlib.Path, shape: tuple[int, int, int]) -> _Chosen:
+    """An image file, upright, opaque, cut in the middle and resized to `shape`."""
+    height, width, channels = shape
+    if channels not in (1, 3):
+        raise UserError(
+            f"{path}: this model takes {channels} channels, which no image file has."
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a size that is checked below
+            with Image.open(path, formats=_FORMATS) as file:
+                if file.width * file.height > _MAX_PIXELS:
+                    raise UserError(f"{path} has more than 64 million pixels.")
+                if file.mode.startswith(("I", "F")):
+                    raise UserError(f"{path} has more than 8 bits a channel: save 8.")
+                upright = ImageOps.exif_transpose(file).convert("RGBA")
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file makes Pillow raise whatever it likes
+        raise UserError(
+            f"{path} cannot be read as an image ({', '.join(_FORMATS)}): {error}."
+        ) from error
+    white = Image.new("RGBA", upright.size, "white")
+    opaque = Image.alpha_composite(white, upright).convert(
+        "L" if channels == 1 else "RGB"
+    )
+    resized = ImageOps.fit(opaque, (width, height), Image.Resampling.LANCZOS)
+    note = ""
+    if opaque.size != resized.size:
+        note = (
+            f"{path.name}, {opaque.width} x {opaque.height} pixels, was cut in the "
+            f"middle to the model's proportions and resized to {width} x {height}."
+        )
+    return _Chosen(np.asarray(resized).reshape(shape), path.name, note=note)
+
+
+def _open(batches: str | pathlib.Path | None, text: str) -> files.Files:
+    if batches is None:
+        raise UserError(
+            f"{text} is neither an index of the test set nor an image file; a file "
+            "name of CIFAR needs its python version (cifar-10-batches-py or its "
+            "tar.gz), for TFDS does not keep the names."
+        )
+    place = pathlib.Path(os.path.expanduser(batches))
+    if not place.exists():
+        raise UserError(f"{place} does not exist.")
+    if place.is_dir():
+        return files.of_folder(place)
+    return files.of_archive(place, _RECORDS)
+
+
+def _of_batches(dataset: Dataset, text: str, found: files.Files) -> _Chosen:
+    """An image of CIFAR's python batches, by its file name or by batch and place."""
+    record, _, number = text.rpartition(":")
+    if record in _RECORDS and re.fullmatch(r"\d{1,9}", number, re.ASCII):
+        batch = pickles.load(found, record)
+        names = _file_names(batch, record, found)
+        if int(number) >= len(names):
+            raise UserError(f"{record} in {found.where} has {len(names)} images.")
+        return _row(dataset, batch["data"], names, int(number))
+    stem = text.removesuffix(".png")
+    present = [name for name in _RECORDS if name in found.readers]
+    if not present:
+        raise UserError(f"{found.where} holds no python batches of CIFAR.")
+    for record in present:
+        batch = pickles.load(found, record)
+        names = _file_names(batch, record, found)
+        if stem in names:
+            return _row(dataset, batch["data"], names, names.index(stem))
+    raise UserError(f"no image in {found.where} is called {text}.")
+
+
+def _file_names(batch: dict, record: str, found: files.Files) -> list[str]:
+    """The file names of a batch without .png, as many as it has images."""
+    names: Any = batch.get("filenames")
+    pixels: Any = batch.get("data")
+    whole = isinstance(names, list) and isinstance(pixels, np.ndarray)
+    if not whole or pixels.shape != (len(names), binary.PIXELS) or pixels.dtype != "u1":
+        raise UserError(f"{record} in {found.where} is no whole batch of CIFAR.")
+    texts = [n.decode("latin1") if isinstance(n, bytes) else str(n) for n in names]
+    return [text.removesuffix(".png") for text in texts]
+
+
+def _row(dataset: Dataset, pixels: np.ndarray, names: list[str], row: int) -> _Chosen:
+    image = binary.images_of(pixels[row : row + 1])[0]
+    if image.shape != dataset.image_shape:
+        raise UserError(
+            f"images of CIFAR do not fit a model of {list(dataset.image_shape)} images."
+        )
+    same = np.flatnonzero((dataset.test.images == image).all(axis=(1, 2, 3)))
+    if not len(same):
+        return _Chosen(image, names[row])
+    return _Chosen(image, f"{names[row]} (test image {same[0]})", int(same[0]))

@@ -1,0 +1,100 @@
+"""A run as analysis sees it: one checkpoint, its data, its model, its forward pass."""
+
+import os
+import pathlib
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Array
+
+from attn_cnn_jax import checkpoint as checkpoint_lib
+from attn_cnn_jax import data, models
+from attn_cnn_jax.analysis.layers import sown_layers
+
+
+class Run:
+    """A run that is loaded once, for several figures of it.
+
+    `name`, `step`, `config` and `variables` (NumPy) are those of the checkpoint (last,
+    best or a step). `data_dir` replaces the one of the config.
+    """
+
+    def __init__(
+        self,
+        workdir: str | os.PathLike,
+        checkpoint: str | int = "last",
+        data_dir: str | None = None,
+    ) -> None:
+        self.workdir = pathlib.Path(workdir).absolute()
+        self.name = self.workdir.name
+        loaded = checkpoint_lib.load(self.workdir, checkpoint)
+        self.step, self.config = loaded.step, loaded.config
+        self.variables = loaded.variables
+        if data_dir is not None:
+            self.config.dataset.data_dir = data_dir
+
+    @cached_property
+    def dataset(self) -> data.Dataset:
+        """The data that the run was trained on."""
+        return data.load(self.config.dataset)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The network of the config."""
+        return models.build(self.config.model, self.dataset.num_classes)
+
+    @property
+    def epoch(self) -> float:
+        """Epochs trained up to the checkpoint."""
+        steps = len(self.dataset.train) // self.config.batch_size
+        return self.step / max(steps, 1)
+
+    def at(self, checkpoint: str | int) -> "Run":
+        """The same run at another checkpoint; data and compiled program are shared."""
+        other = Run(self.workdir, checkpoint, self.config.dataset.data_dir)
+        for name in ("dataset", "model", "capture"):
+            setattr(other, name, getattr(self, name))
+        return other
+
+    @cached_property
+    def capture(self) -> Any:
+        """Compiled `(variables, images, indices) -> arrays`, one of each of `layers`.
+
+        uint8 images [B, H, W, C] and their indices int32 [B] in the test set.
+        """
+        return jax.jit(lambda *batch: [probs for _, probs in _forward(self, *batch)])
+
+    @cached_property
+    def layers(self) -> list[tuple[str, jax.ShapeDtypeStruct]]:
+        """(name, shape) of what the layers sow for two images; nothing is computed."""
+        images = np.zeros((2, *self.dataset.image_shape), np.uint8)
+        indices = np.zeros(2, np.int32)
+        names: list[str] = []
+
+        def sown(*batch: Any) -> list[Array]:
+            named = _forward(self, *batch)
+            names.extend(name for name, _ in named)
+            return [probs for _, probs in named]
+
+        shapes = jax.eval_shape(sown, self.variables, images, indices)
+        return list(zip(names, shapes, strict=True))
+
+
+def _forward(
+    run: Run, variables: Any, images: Array, indices: Array
+) -> list[tuple[str, Array]]:
+    """(name, probabilities) of every layer, in eval mode.
+
+    The only forward pass of the analysis. What a network draws at evaluation, from the
+    `indices` of the images, belongs here and into `variables`.
+    """
+    del indices  # no network draws yet
+    images = data.normalize(images, run.dataset.mean, run.dataset.std)
+    applied: Any = run.model.apply(
+        variables, images, train=False, mutable=["intermediates"]
+    )
+    sown = applied[1].get("intermediates", {})
+    return sown_layers(sown, run.config.model.name)
