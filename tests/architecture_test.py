@@ -52,6 +52,16 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
         "signals",
     },
+    "analysis": {
+        "evaluate",
+        "checkpoint",
+        "models",
+        "data",
+        "metrics",
+        "parallel",
+        "config",
+        "errors",
+    },
     "prepare_data": {"data", "command_line", "errors"},
     "interop": {
         "checkpoint",

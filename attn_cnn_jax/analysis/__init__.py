@@ -1,0 +1,1 @@
+"""What the runs have learned, as numbers, figures and tables."""
