@@ -42,7 +42,17 @@ ALLOWED: dict[str, set[str]] = {
         "config",
         "errors",
     },
-    "analysis": {"checkpoint", "models", "data", "prepare_data", "errors"},
+    "analysis": {
+        "evaluate",
+        "checkpoint",
+        "models",
+        "data",
+        "prepare_data",
+        "metrics",
+        "parallel",
+        "config",
+        "errors",
+    },
     "command_line": {"errors", "models"},
     "main": {
         "train",

@@ -88,13 +88,14 @@ def _forward(
 ) -> list[tuple[str, Array]]:
     """(name, probabilities) of every layer, in eval mode.
 
-    The only forward pass of the analysis. What a network draws at evaluation, from the
-    `indices` of the images, belongs here and into `variables`.
+    The only forward pass of the analysis. What a network draws at evaluation comes
+    from the `indices` of the images, as when the run was evaluated.
     """
-    del indices  # no network draws yet
+    rng, channels = jax.random.key(run.config.seed), images.shape[-1]
+    draws: Any = models.evaluation_draws(run.model, rng, indices, channels)
     images = data.normalize(images, run.dataset.mean, run.dataset.std)
     applied: Any = run.model.apply(
-        variables, images, train=False, mutable=["intermediates"]
+        variables, images, train=False, mutable=["intermediates"], **draws
     )
     sown = applied[1].get("intermediates", {})
     return sown_layers(sown, run.config.model.name)

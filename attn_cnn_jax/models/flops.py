@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 # Kernels of the attention layers that hold them, by how often an image meets them.
-_PIXEL_KERNELS = ("value_kernel", "output_kernel", "query_kernel")
+_PIXEL_KERNELS = ("value_kernel", "value_projection_kernel", "query_kernel")
 _AXIS_KERNELS = {"row_keys": 1, "col_keys": 2}  # and the axis of [B, H, W, D]
 
 

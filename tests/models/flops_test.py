@@ -121,7 +121,7 @@ def test_keys_that_are_handed_in_do_not_count():
         def __call__(self, x, keys=None, *, train):
             shapes = {
                 "value_kernel": (heads, width, width),
-                "output_kernel": (heads, width, width),
+                "value_projection_kernel": (heads, width, width),
                 "query_kernel": (width, heads, width),
                 "key_kernel": (width, heads, width),
                 "row_keys": (width, heads),

@@ -1,0 +1,241 @@
+"""What a workdir says of its run: config, scores over epochs, size, speed.
+
+Everything is read as data and checked; no checkpoint is opened and no array computed.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from ml_collections import ConfigDict
+
+from attn_cnn_jax import checkpoint, metrics
+from attn_cnn_jax import config as config_lib
+from attn_cnn_jax.analysis import published
+from attn_cnn_jax.analysis.costs import (
+    Bench,
+    count_parameters,
+    finite,
+    one_line,
+    read_bench,
+)
+from attn_cnn_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """The scores of one split over a run, by rising step."""
+
+    steps: Int[np.ndarray, "E"]
+    epochs: Float[np.ndarray, "E"]
+    accuracy: Float[np.ndarray, "E"]  # in [0, 1]
+    loss: Float[np.ndarray, "E"]  # nats
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """Accuracy on the test set at a step."""
+
+    step: int
+    accuracy: float
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSummary:
+    """One run as the tables and curves need it."""
+
+    workdir: pathlib.Path
+    name: str
+    fields: Mapping[str, Any]  # of the config, by dotted path
+    seed: int
+    num_epochs: int
+    epochs: float  # trained so far
+    finished: bool  # trained and evaluated to the end
+    series: Mapping[str, Series]  # by split: train, test, validation
+    final: Score | None  # last evaluation on the test set
+    best: Score | None  # on the test set, at the step that `chosen_on` chose
+    chosen_on: str  # "test", as published, or "validation"
+    parameters: int | None  # None: its model cannot be counted without its data
+    bench: Bench | None
+
+    @property
+    def row(self) -> published.Row | None:
+        """The row of the published tables that this run belongs to."""
+        return published.find_row(self.fields)
+
+    @property
+    def identity(self) -> str:
+        """What runs have in common that differ only in the seed."""
+        ignored = config_lib.RESUMABLE | {"seed"}
+        fields = published.canonical(self.fields)
+        kept = {k: v for k, v in fields.items() if k not in ignored}
+        return json.dumps(kept, sort_keys=True)
+
+
+def read_run(workdir: str | os.PathLike) -> RunSummary:
+    """What a workdir says of its run.
+
+    Raises a `UserError` where it holds none, or one whose config or metrics cannot be
+    read; warns of single lines that cannot.
+    """
+    path = pathlib.Path(workdir)
+    config = _read_config(path)
+    fields = _flatten(config.to_dict())
+    seed, num_epochs = (_whole(path, fields, key) for key in ("seed", "num_epochs"))
+    series = _read_series(path)
+    test, validation = series.get("test"), series.get("validation")
+    held_out = fields.get("dataset.validation_fraction", 0) not in (0, None)
+    best = _best(test, validation if held_out else test)
+    epochs = max((float(s.epochs[-1]) for s in series.values()), default=0.0)
+    parameters = _count(path, config)
+    return RunSummary(
+        workdir=path,
+        name=path.resolve().name,
+        fields=fields,
+        seed=seed,
+        num_epochs=num_epochs,
+        epochs=epochs,
+        finished=test is not None and bool(test.epochs[-1] >= num_epochs - 1e-6),
+        series=series,
+        final=_score(test, -1) if test else None,
+        best=best,
+        chosen_on="validation" if held_out else "test",
+        parameters=parameters,
+        bench=read_bench(path, parameters),
+    )
+
+
+def read_runs(workdirs: Iterable[str | os.PathLike]) -> list[RunSummary]:
+    """The runs among `workdirs`, each once.
+
+    A warning of one line names every other folder. Raises a `UserError` where there is
+    no run at all.
+    """
+    paths = list(
+        {pathlib.Path(w).resolve(): pathlib.Path(w) for w in workdirs}.values()
+    )
+    runs = []
+    for path in paths:
+        try:
+            runs.append(read_run(path))
+        except UserError as error:
+            warnings.warn(f"{error} It is left out.", stacklevel=2)
+    if not runs:
+        raise UserError(
+            f"none of the {len(paths)} folders is the workdir of a run; name some, as "
+            "in --workdirs=runs/*."
+        )
+    kept = {id(run) for group in group_by_seed(runs) for run in group}
+    for run in runs:
+        if id(run) not in kept:
+            warnings.warn(
+                f"{one_line(run.workdir)} repeats the seed {run.seed} of another of "
+                "these runs and is left out.",
+                stacklevel=2,
+            )
+    return [run for run in runs if id(run) in kept]
+
+
+def group_by_seed(runs: Iterable[RunSummary]) -> list[list[RunSummary]]:
+    """Runs that differ only in the seed, side by side, by rising seed.
+
+    Of two runs of one seed the one that was trained longer stands for both.
+    """
+    groups: dict[str, dict[int, RunSummary]] = {}
+    for run in runs:
+        seeds = groups.setdefault(run.identity, {})
+        seeds[run.seed] = max(seeds.get(run.seed, run), run, key=lambda r: r.epochs)
+    return [[seeds[seed] for seed in sorted(seeds)] for seeds in groups.values()]
+
+
+def _read_config(path: pathlib.Path) -> ConfigDict:
+    try:
+        config = checkpoint.read_config(path)
+    except (UserError, RecursionError) as error:
+        raise UserError(f"{one_line(path)}: {one_line(error)}") from error
+    if config is None:
+        raise UserError(f"{one_line(path)} is no workdir of a run.")
+    return config
+
+
+def _flatten(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Fields by dotted path, sequences as lists."""
+    flat: dict[str, Any] = {}
+    for key, value in fields.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
+def _read_series(path: pathlib.Path) -> dict[str, Series]:
+    """The scores by split; a file without a single good line is damaged."""
+    file = path / "metrics.jsonl"
+    if not file.exists():
+        return {}  # begun, but nothing was logged yet
+    try:
+        records = metrics.read(path)
+        lines = file.read_bytes().splitlines()
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{one_line(file)} cannot be read: {one_line(error)}."
+        ) from error
+    good: dict[str, dict[int, tuple[float, float, float]]] = {}
+    broken = sum(map(bool, map(bytes.strip, lines))) - len(records)
+    for record in records:
+        step, epoch = finite(record["step"]), finite(record.get("epoch"))
+        accuracy, loss = finite(record.get("accuracy")), finite(record.get("loss"))
+        if step is None or epoch is None or accuracy is None or accuracy > 1:
+            broken += 1
+            continue
+        scores = (epoch, accuracy, math.nan if loss is None else loss)
+        good.setdefault(str(record.get("split")), {})[int(step)] = scores
+    if broken and not good:
+        raise UserError(f"{one_line(file)} has no line with scores.")
+    if broken > 1:  # one may be half written while the run goes on
+        warnings.warn(f"{broken} lines of {one_line(file)} are left out.", stacklevel=3)
+    return {split: _series(steps) for split, steps in good.items()}
+
+
+def _series(by_step: Mapping[int, tuple[float, float, float]]) -> Series:
+    steps = sorted(by_step)
+    values = np.array([by_step[step] for step in steps], np.float64)
+    return Series(np.array(steps, np.int64), *values.T)
+
+
+def _best(test: Series | None, chooser: Series | None) -> Score | None:
+    """The test score of the step where `chooser` is highest; of equals the latest."""
+    if test is None or chooser is None:
+        return None
+    highest = np.flatnonzero(chooser.accuracy == chooser.accuracy.max())[-1]
+    at = np.flatnonzero(test.steps == chooser.steps[highest])
+    return _score(test, int(at[0])) if len(at) else None
+
+
+def _score(series: Series, index: int) -> Score:
+    return Score(int(series.steps[index]), float(series.accuracy[index]))
+
+
+def _count(path: pathlib.Path, config: ConfigDict) -> int | None:
+    try:
+        return count_parameters(config)
+    except Exception as error:  # what a damaged config can raise in a model is endless
+        reason = one_line(error) or type(error).__name__
+        text = f"the parameters of {one_line(path)} cannot be counted: {reason}"
+        warnings.warn(text, stacklevel=3)
+        return None
+
+
+def _whole(path: pathlib.Path, fields: Mapping[str, Any], key: str) -> int:
+    value = fields.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise UserError(f"{one_line(path)}: config.json names no {key}.")
+    return value

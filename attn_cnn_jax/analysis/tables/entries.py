@@ -1,0 +1,103 @@
+"""Runs gathered into the entries of a table: a row's seeds, and how they trained."""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+
+from attn_cnn_jax.analysis.costs import Bench
+from attn_cnn_jax.analysis.summaries import RunSummary, Score, group_by_seed
+from attn_cnn_jax.analysis.tables.table import Cell
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """Runs whose mean is taken: alike but for the seed and all complete, or one run."""
+
+    runs: tuple[RunSummary, ...]
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """Where these runs depart from their published row."""
+        row = self.runs[0].row
+        return row.differences(self.runs[0].fields) if row else ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all were trained and evaluated to the end."""
+        return all(run.finished for run in self.runs)
+
+    @property
+    def status(self) -> str:
+        """In two words, what these runs are beside the published ones."""
+        if not self.finished:
+            return "unfinished"
+        if self.runs[0].row is None:
+            return "complete"
+        return "other protocol" if self.differences else "as published"
+
+    @property
+    def footnotes(self) -> list[str]:
+        """What a reader has to know before comparing."""
+        run = self.runs[0]
+        notes = []
+        if not self.finished:
+            text = f"Unfinished: {run.epochs:.6g} of {run.num_epochs} epochs trained"
+            if run.final:
+                text += f"; the final accuracy is that of step {run.final.step}"
+            notes.append(f"{text}.")
+        if self.differences:
+            notes.append(
+                f"Not as published: {'; '.join(self.differences)}. Compare with care."
+            )
+        if run.chosen_on == "validation":
+            notes.append(
+                "Best: the test accuracy at the step that was best on the validation "
+                "images, held out of the training images."
+            )
+        counts = sorted({evaluations(run) for run in self.runs})
+        if counts[-1] and any(evaluations(r) < r.epochs - 1 for r in self.runs):
+            number = " or ".join(str(count) for count in counts)
+            notes.append(f"Evaluations fewer than one an epoch: best of {number}.")
+        return notes
+
+    @property
+    def bench(self) -> Bench | None:
+        """The newest measurement of these runs."""
+        benches = [run.bench for run in self.runs if run.bench]
+        return max(benches, key=lambda bench: bench.date, default=None)
+
+    def accuracy(self, of: Callable[[RunSummary], Score | None]) -> Cell:
+        """Mean and sample standard deviation of a score over the seeds."""
+        scores = [of(run) for run in self.runs]
+        values = [score.accuracy for score in scores if score]
+        if not values or len(values) < len(scores):
+            return Cell()
+        std = statistics.stdev(values) if len(values) > 1 else None
+        return Cell(statistics.fmean(values), std)
+
+
+def evaluations(run: RunSummary) -> int:
+    """How often a run was scored on the test set."""
+    test = run.series.get("test")
+    return 0 if test is None else len(test.steps)
+
+
+def gather(runs: Sequence[RunSummary]) -> list[Entry]:
+    """The entries of these runs: complete ones by config over seeds, others singly.
+
+    First those that are as published, then by how much they differ, unfinished last.
+    """
+    entries = []
+    for group in group_by_seed(runs):
+        complete = tuple(run for run in group if run.finished)
+        entries += [Entry(complete)] if complete else []
+        entries += [Entry((run,)) for run in group if not run.finished]
+    return sorted(
+        entries,
+        key=lambda entry: (
+            not entry.finished,
+            len(entry.differences),
+            -len(entry.runs),
+            -entry.runs[0].epochs,
+        ),
+    )
