@@ -172,10 +172,13 @@ def _inference(
     variables = parallel.replicate(state.variables, mesh)
     weights = np.ones(config.batch_size, np.float32)
     model = models.build(config.model, dataset.num_classes)
-    eval_step: Any = make_eval_step(model, dataset, mesh)
-    compiled, compile_seconds = timing.compiled(eval_step, variables, batch(), weights)
+    eval_step: Any = make_eval_step(model, dataset, mesh, config.seed)
+    rows = np.arange(config.batch_size, dtype=np.int32)
+    compiled, compile_seconds = timing.compiled(
+        eval_step, variables, batch(), rows, weights
+    )
     seconds = timing.median_seconds(
-        [lambda: compiled(variables, batch(), weights)], plan.steps, plan.seconds
+        [lambda: compiled(variables, batch(), rows, weights)], plan.steps, plan.seconds
     )[0]
     return _Cell(
         config.batch_size / seconds,
