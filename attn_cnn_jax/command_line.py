@@ -10,8 +10,16 @@ from typing import NoReturn
 import jax
 from absl import app, flags, logging
 
+from attn_cnn_jax import variants
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import ModelError
+
+
+def define_variant_flag() -> None:
+    """Give a command that reads runs the flag --variant."""
+    flags.DEFINE_string(
+        "variant", None, "Python file of an attention variant of your own, run first."
+    )
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
@@ -51,6 +59,8 @@ def _without_arguments(main: Callable[[], int | None]):
     def call(argv: Sequence[str]) -> int | None:
         if len(argv) > 1:
             raise UserError(f"{argv[1]!r} is not a flag; flags start with --.")
+        if "variant" in flags.FLAGS and flags.FLAGS["variant"].value:
+            variants.load(flags.FLAGS["variant"].value)
         return main()
 
     return call

@@ -44,6 +44,8 @@ _PROCESS_ID = flags.DEFINE_integer(
     "process_id", None, "Which of them this is, where JAX cannot find it out."
 )
 
+command_line.define_variant_flag()
+
 
 def main() -> int:
     """Run what the flags ask for; returns the exit status."""

@@ -53,7 +53,8 @@ ALLOWED: dict[str, set[str]] = {
         "config",
         "errors",
     },
-    "command_line": {"errors", "models"},
+    "variants": {"config", "models", "errors"},
+    "command_line": {"variants", "errors", "models"},
     "main": {
         "train",
         "evaluate",

@@ -59,6 +59,8 @@ _SHARED = (
     "train",
 )
 
+command_line.define_variant_flag()
+
 
 def main() -> int:
     """Measure what the flags ask for; returns the exit status."""

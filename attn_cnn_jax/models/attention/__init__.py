@@ -8,7 +8,11 @@ being captured a layer sows its probabilities as `attention`,
 
 from functools import partial
 
-from attn_cnn_jax.models.attention.mixing import Keys
+from attn_cnn_jax.models.attention.mixing import (
+    Keys,
+    dropout_probs,
+    value_params,
+)
 from attn_cnn_jax.models.attention.multi_head import MultiHeadAttention
 from attn_cnn_jax.models.attention.quadratic import QuadraticAttention
 from attn_cnn_jax.models.attention.relative import LearnedRelativeAttention
@@ -19,6 +23,8 @@ __all__ = [
     "LearnedRelativeAttention",
     "MultiHeadAttention",
     "QuadraticAttention",
+    "dropout_probs",
+    "value_params",
 ]
 
 ATTENTIONS = {

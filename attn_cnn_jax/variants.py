@@ -1,0 +1,51 @@
+"""Attention variants of your own, added from a file outside the package."""
+
+import importlib.util
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from flax import linen as nn
+
+from attn_cnn_jax import config
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention import ATTENTIONS
+
+
+def add_attention(name: str, layer: Callable[..., nn.Module], **fields: Any) -> None:
+    """Make `layer` the attention called `name`, with these fields and their defaults.
+
+    The network builds it as `layer(num_heads, dropout_rate, param_dtype, **fields)` and
+    calls it as `models.attention` says. The same file may be imported twice; a name of
+    the package's own is refused with a `ValueError`.
+    """
+    known = ATTENTIONS.get(name)
+    if known is not None and getattr(layer, "__name__", "") != getattr(
+        known, "__name__", None
+    ):
+        raise ValueError(f"there is an attention called {name} already")
+    ATTENTIONS[name] = layer
+    config.ATTENTION_FIELDS[name] = dict(fields)
+
+
+def load(path: str | os.PathLike) -> None:
+    """Import the user's file at `path`, which calls `add_attention`.
+
+    This runs the file; it is never done for a path that a workdir names.
+    """
+    path = pathlib.Path(path).expanduser()
+    name = f"variant_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UserError(f"--variant={path} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [""]
+        raise UserError(
+            f"--variant={path} cannot be imported: {type(error).__name__}: {reason[0]}"
+        ) from error

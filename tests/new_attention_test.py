@@ -1,0 +1,76 @@
+"""docs/new_attention.md: its file passes its own tests, trains, and is read back."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from attn_cnn_jax import config as config_lib
+from attn_cnn_jax import evaluate, train, variants
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention import ATTENTIONS, QuadraticAttention
+
+ROOT = pathlib.Path(__file__).parent.parent
+GUIDE = (ROOT / "docs/new_attention.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def window(tmp_path):
+    """The guide's file; its names are forgotten afterwards."""
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    path = tmp_path / "window_attention.py"
+    path.write_text(code, encoding="utf-8")
+    yield path
+    ATTENTIONS.pop("window", None)
+    config_lib.ATTENTION_FIELDS.pop("window", None)
+
+
+def test_the_guides_own_tests_pass(window):
+    arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", window]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_the_guides_layer_trains_and_is_evaluated(window, tiny_config, tmp_path):
+    variants.load(window)
+    variants.load(window)  # as where --config and --variant name the same file
+    config = tiny_config(num_epochs=1)
+    config.schedule.warmup_epochs = 0.0
+    config.model.attention = {"name": "window", "dropout_rate": 0.1, "radius": 1}
+    result = train.train(config, tmp_path / "run")
+    again = evaluate.evaluate_run(tmp_path / "run")
+    assert again["accuracy"] == result["accuracy"]
+    config.model.attention["radius"] = 0
+    with pytest.raises(UserError, match="attention.radius is 0"):
+        config_lib.check(config)
+
+
+def test_a_run_of_a_variant_that_was_not_added_names_it(tiny_config):
+    config = tiny_config()
+    config.model.attention = {"name": "window", "dropout_rate": 0.1, "radius": 1}
+    with pytest.raises(UserError, match="attention.name is 'window'.*quadratic"):
+        config_lib.check(config)
+
+
+def test_a_name_of_the_package_is_not_taken():
+    with pytest.raises(ValueError, match="quadratic_isotropic already"):
+        variants.add_attention("quadratic_isotropic", QuadraticAttention)
+    assert ATTENTIONS["quadratic_isotropic"] is not QuadraticAttention
+
+
+@pytest.mark.parametrize("text, said", [(None, "not a Python"), ("1/0", "ZeroDiv")])
+def test_a_file_that_cannot_be_imported_is_named(tmp_path, text, said):
+    path = tmp_path / "mine.py"
+    if text:
+        path.write_text(text)
+    with pytest.raises(UserError, match=f"mine.py.*{said}"):
+        variants.load(path)
+
+
+def test_the_commands_name_files_that_exist_or_are_the_guides():
+    commands = re.findall(r"^\.venv/bin/python -m (.*)$", GUIDE, re.MULTILINE)
+    assert len(commands) == 4
+    assert all("window_attention" in command for command in commands)
