@@ -101,6 +101,7 @@ ONLY = {
     "tensorboardX": {"metrics"},
     "safetensors": {"interop"},
     "torch": {"interop"},
+    "matplotlib": {"analysis"},
 }
 LAZY = {"torch", "tensorflow_datasets", "sklearn", "tensorboardX", "safetensors"}
 
@@ -197,6 +198,14 @@ def test_libraries_are_said_where_they_belong(path):
             assert library in COMMON, dotted
         if library in LAZY and name != "prepare_data":
             assert inside, f"{dotted} is imported before it is needed"
+
+
+def test_only_the_plots_draw():
+    plots = ROOT / OURS / "analysis" / "plots"
+    for path in package_files():
+        draws = any(dotted.startswith("matplotlib") for dotted, _ in imports(path))
+        assert plots in path.parents or not draws, path
+        assert "matplotlib.pyplot" not in [dotted for dotted, _ in imports(path)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""What each head is worth: accuracy with that head switched off."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.figure import Figure
+
+from attn_cnn_jax.analysis.plots.page import LINE, Page, bare, heading_height
+from attn_cnn_jax.analysis.plots.style import DIVERGING, PAGE_WIDTH, ink, styled
+
+_MARGIN, _LEFT = 0.1, 0.95
+
+
+@styled
+def ablated_accuracy(
+    accuracies: Sequence[Float[np.ndarray, "_"]],
+    *,
+    baseline: float,
+    standard_errors: Sequence[Float[np.ndarray, "_"]],
+    num_images: int,
+    title: str,
+    layers: Sequence[str],
+) -> Figure:
+    """The points of accuracy that each head is worth; layers as rows, heads as columns.
+
+    `accuracies`: for every layer [N], with that head alone switched off; `baseline`:
+    with all heads; both between 0 and 1, on the same `num_images` images.
+    `standard_errors`: of every drop, in the same units and shapes. Drops beyond two
+    standard errors are bold.
+    """
+    drops = [100 * (baseline - layer) for layer in accuracies]
+    errors = [100 * layer for layer in standard_errors]
+    columns = max(1, *map(len, drops))
+    side = min((PAGE_WIDTH - _LEFT - _MARGIN) / columns, 0.62)
+    height = 0.26
+    largest = max((float(error.max()) for error in errors if len(error)), default=0.0)
+    lines = [
+        title,
+        f"accuracy with all heads {baseline:.1%} (n = {num_images:,} images); cells: "
+        "points lost without this head",
+        f"standard error of a drop at most {largest:.1f} points; bold: beyond two "
+        "standard errors",
+    ]
+    heading, room = "Accuracy without each head", PAGE_WIDTH - 1.75
+    top = _MARGIN + heading_height(room, heading, lines) + 2 * LINE
+    page = Page(PAGE_WIDTH, top + len(drops) * height + 0.1)
+    page.heading(_MARGIN, _MARGIN, room, heading, lines)
+    finite = [abs(drop[np.isfinite(drop)]) for drop in drops]
+    reach = max((float(drop.max()) for drop in finite if len(drop)), default=0.0) or 1.0
+    page.colorbar(
+        PAGE_WIDTH - 1.5,
+        _MARGIN,
+        1.25,
+        DIVERGING,
+        (f"−{reach:.1f}", "0", f"{reach:.1f}"),
+        "points lost",
+    )
+    table = np.full((len(drops), columns), np.nan)
+    for index, drop in enumerate(drops):
+        table[index, : len(drop)] = drop
+    axes = page.axes(_LEFT, top, side * columns, len(drops) * height)
+    axes.imshow(table, cmap=DIVERGING, vmin=-reach, vmax=reach, aspect="auto")
+    axes.set_label("points lost")
+    bare(axes)
+    axes.set_xticks(range(columns), [str(head + 1) for head in range(columns)])
+    axes.set_yticks(range(len(drops)), list(layers))
+    axes.tick_params(length=0, labeltop=True, labelbottom=False, pad=2)
+    axes.text(-0.01, 1.0, "head", transform=axes.transAxes, ha="right", va="bottom")
+    edges = {"colors": "white", "linewidths": 1.0}
+    axes.vlines(np.arange(columns - 1) + 0.5, -0.5, len(drops) - 0.5, **edges)
+    axes.hlines(np.arange(len(drops) - 1) + 0.5, -0.5, columns - 0.5, **edges)
+    for row, (drop, error) in enumerate(zip(drops, errors, strict=True)):
+        for head in range(columns):
+            if head >= len(drop):
+                axes.text(head, row, "–", ha="center", va="center", color="0.6")
+                continue
+            sure = abs(drop[head]) > 2 * error[head]
+            axes.text(
+                head,
+                row,
+                f"{drop[head]:.1f}".replace("-", "−"),
+                ha="center",
+                va="center",
+                fontweight="bold" if sure else "normal",
+                color=ink(DIVERGING, 0.5 + float(drop[head]) / (2 * reach)),
+            )
+    return page.figure

@@ -1,0 +1,147 @@
+"""The heads of one quadratic layer on the plane of offsets."""
+
+import dataclasses
+import math
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.patches import Ellipse, Rectangle
+from matplotlib.patheffects import withStroke
+
+from attn_cnn_jax.analysis.plots.style import color, marker
+
+_MASSES = {0.5: "-", 0.9: (0, (1, 1.2))}  # what a contour encloses: its line style
+# A degenerate head (as in the original code): flat, or a strip a thousand times longer
+# than wide, counted in eigenvalues of the precision.
+_FLAT, _CONDITION = 1e-5, 1e3
+_LONGEST = 1e3  # times the reach of the panel: longer axes are drawn so long
+_SHORTEST = 1e-3  # pixels
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianHeads:
+    """The quadratic heads of one layer: score = -1/2 (d - c)^T P (d - c).
+
+    d is the offset, key minus query, (row, column) in pixels of the grid; c a center,
+    P a precision matrix (symmetric).
+    """
+
+    centers: Float[np.ndarray, "N 2"]
+    precisions: Float[np.ndarray, "N 2 2"]
+
+
+def radius(mass: float) -> float:
+    """Mahalanobis radius of the ellipse that encloses `mass` of a 2-D Gaussian.
+
+    The squared radius is chi-square with 2 degrees of freedom: -2 ln(1 - mass).
+    """
+    return math.sqrt(-2 * math.log1p(-mass))
+
+
+def draw_heads(axes: Axes, heads: GaussianHeads, reach: float, numbered: bool) -> None:
+    """Draw the heads of a layer, offsets up to `reach`; name the degenerate ones."""
+    half = math.floor(reach)
+    axes.set(xlim=(-reach, reach), ylim=(reach, -reach), aspect="equal")
+    ticks = [tick for tick in range(-half, half + 1) if tick % 2 == 0]
+    axes.set(xticks=ticks, yticks=ticks)
+    axes.tick_params(length=0, pad=1.5)
+    edges = np.arange(-half - 0.5, half + 1)
+    axes.hlines(edges, -reach, reach, colors="0.88", linewidths=0.4, zorder=0)
+    axes.vlines(edges, -reach, reach, colors="0.88", linewidths=0.4, zorder=0)
+    axes.add_patch(Rectangle((-0.5, -0.5), 1, 1, fill=False, linewidth=1.3, zorder=3))
+    notes: dict[str, list[str]] = {}
+    for head, (center, precision) in enumerate(
+        zip(heads.centers, heads.precisions, strict=True)
+    ):
+        kind = _head(axes, head, center, precision, reach, numbered)
+        if kind:
+            notes.setdefault(kind, []).append(str(head + 1))
+    if not len(heads.centers):
+        axes.text(0, -reach / 2, "no head", ha="center", va="center", color="0.45")
+    text = "\n".join(f"{kind}: {' '.join(which)}" for kind, which in notes.items())
+    if text:
+        axes.text(
+            0.03,
+            0.03,
+            text,
+            transform=axes.transAxes,
+            va="bottom",
+            linespacing=1.0,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+            zorder=6,
+        )
+
+
+def _head(
+    axes: Axes,
+    head: int,
+    center: np.ndarray,
+    precision: np.ndarray,
+    reach: float,
+    numbered: bool,
+) -> str:
+    """Draw one head; returns what is degenerate about it, if anything."""
+    if not (np.isfinite(center).all() and np.isfinite(precision).all()):
+        return "not finite"
+    values, vectors = np.linalg.eigh(np.asarray(precision, np.float64))
+    row, column = float(center[0]), float(center[1])
+    sigmas = np.clip(
+        1 / np.sqrt(np.maximum(values, 1e-300)), _SHORTEST, _LONGEST * reach
+    )
+    # eigh sorts the values: the first axis is the longest.
+    angle = math.degrees(math.atan2(vectors[0, 0], vectors[1, 0]))
+    for mass, dashes in _MASSES.items():
+        width, height = 2 * radius(mass) * sigmas
+        axes.add_patch(
+            Ellipse(
+                (column, row),
+                width,
+                height,
+                angle=angle,
+                fill=False,
+                edgecolor=color(head),
+                linestyle=dashes,
+                linewidth=0.9,
+                zorder=2,
+                label=f"head {head + 1}, {mass:.0%}",
+            )
+        )
+    _center(axes, head, row, column, reach, numbered)
+    if values[1] < _FLAT:
+        return "flat"
+    return "strip" if values[1] > _CONDITION * max(values[0], 0) else ""
+
+
+def _center(
+    axes: Axes, head: int, row: float, column: float, reach: float, numbered: bool
+) -> None:
+    inside = max(abs(row), abs(column)) <= reach
+    if numbered and inside:
+        axes.text(
+            column,
+            row,
+            str(head + 1),
+            color=color(head),
+            ha="center",
+            va="center_baseline",
+            fontweight="bold",
+            zorder=5,
+            clip_on=True,
+            path_effects=[withStroke(linewidth=1.2, foreground="white")],
+        )
+        return
+    shrink = reach / max(abs(row), abs(column), reach)
+    axes.plot(
+        [column * shrink],
+        [row * shrink],
+        marker=marker(head),
+        color=color(head),
+        markersize=3.2,
+        markeredgewidth=0.6,
+        clip_on=False,
+        zorder=5,
+        markerfacecolor=color(head) if inside else "white",
+        linestyle="none",
+        label=f"head {head + 1}",
+    )

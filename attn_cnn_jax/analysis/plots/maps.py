@@ -1,0 +1,186 @@
+"""Attention maps: layers as rows, heads (or taps) as columns."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+from matplotlib.figure import Figure
+
+from attn_cnn_jax.analysis.plots.map_grid import MapGrid, draw
+from attn_cnn_jax.analysis.plots.scales import Scale
+from attn_cnn_jax.analysis.plots.style import styled
+
+Maps = Sequence[Float[np.ndarray, "_ _ _"]]
+Image = UInt8[np.ndarray, "_ _ _"]
+Order = Sequence[Int[np.ndarray, "_"]]
+
+_UNDER = "under each map: its largest value, in percent"
+_ABOVE = "above each map: its head; "
+
+
+@styled
+def attention_at_query(
+    maps: Maps,
+    *,
+    query: tuple[int, int],
+    title: str,
+    layers: Sequence[str],
+    image: Image | None = None,
+    image_name: str = "",
+    note: str = "",
+    order: Order | None = None,
+    scale: Scale = "map",
+) -> Figure:
+    """Where each head looks from one query pixel (report, Figs 3, 4, 8a, 9a, 20a, ...).
+
+    `maps`: for every layer [N, H, W], the probabilities of the key pixels, of one image
+    or the mean of several; layers may differ in their number of heads. `query`: (row,
+    column) of the grid, marked in every map and in `image` [H, W, C]. `title` names run
+    and checkpoint (`describe`). `order`: for every layer the heads in the order to show
+    (`reading_order`). `scale`: what shares one colour scale, "map", "layer", "figure".
+    """
+    row, column = query
+    return draw(
+        MapGrid(
+            maps=maps,
+            heading=f"Attention at the query pixel (row {row}, column {column})",
+            lines=_lines(title, image_name, note, _under(order)),
+            layers=layers,
+            image=image,
+            query=query,
+            order=order,
+            scale=scale,
+        )
+    )
+
+
+@styled
+def average_attention(
+    maps: Maps,
+    *,
+    variant: str,
+    title: str,
+    layers: Sequence[str],
+    image: Image | None = None,
+    image_name: str = "",
+    note: str = "",
+    order: Order | None = None,
+    scale: Scale = "map",
+) -> Figure:
+    """Average Attention of every head (report, Eqn 4 and Figs 5, 8b, ..., 23b).
+
+    `maps` as in `attention_at_query`, over all queries; `variant` says which average
+    they are.
+    """
+    return draw(
+        MapGrid(
+            maps=maps,
+            heading=f"Average Attention ({variant})",
+            lines=_lines(title, image_name, note, _under(order)),
+            layers=layers,
+            image=image,
+            order=order,
+            scale=scale,
+        )
+    )
+
+
+@styled
+def tap_weights(
+    maps: Maps,
+    *,
+    title: str,
+    layers: Sequence[str],
+    image: Image | None = None,
+    image_name: str = "",
+    note: str = "",
+    scale: Scale = "layer",
+) -> Figure:
+    """SAN's weight of every tap at every pixel (report, Figs 18 and 19).
+
+    `maps`: for every layer or pass [T, H, W], the mean over the weight planes, T = k^2
+    taps in row-major order. Columns name the offset of their tap. More than 16 taps
+    stand as a k x k block. Weights below zero bring a scale that diverges from zero.
+    """
+    return draw(
+        MapGrid(
+            maps=maps,
+            heading="Weight of each tap at each pixel",
+            lines=_lines(
+                title,
+                image_name,
+                note,
+                "above each map: offset (row, column) of its tap; under each map: "
+                + ("its extreme" if _signed(maps) else "its largest value, in percent"),
+            ),
+            layers=layers,
+            image=image,
+            scale=scale,
+            noun="tap",
+            names=[_tap_names(len(layer)) for layer in maps],
+            center="zero" if _signed(maps) else None,
+            square_from=17,
+        )
+    )
+
+
+@styled
+def position_scores(
+    tables: Maps,
+    *,
+    title: str,
+    layers: Sequence[str],
+    softmaxed: bool,
+    note: str = "",
+    order: Order | None = None,
+    scale: Scale = "map",
+) -> Figure:
+    """What each head has learned about positions: a table over the offsets.
+
+    `tables`: for every layer [N, 2 Lr - 1, 2 Lc - 1]; entry [Lr - 1 + row, Lc - 1 +
+    column] belongs to the offset (row, column), key minus query. Offset (0, 0) is
+    marked. Scores (`softmaxed` False) are coloured around their mean, for softmax does
+    not see a constant.
+    """
+    sizes = {size for table in tables for size in table.shape[1:]}
+    if any(size % 2 == 0 for size in sizes):
+        raise ValueError(f"a table of offsets has odd sides, not {sorted(sizes)}")
+    what = "probabilities" if softmaxed else "scores"
+    return draw(
+        MapGrid(
+            maps=tables,
+            heading=f"Learned position {what}, by offset",
+            lines=_lines(
+                title,
+                note,
+                "down: row offset, right: column offset (square: the query itself); "
+                "under each table: offset (row, column) of its largest value",
+            ),
+            layers=layers,
+            order=order,
+            scale=scale,
+            center=None if softmaxed else "mean",
+            offsets=True,
+        )
+    )
+
+
+def _under(order: Order | None) -> str:
+    return _UNDER if order is None else _ABOVE + _UNDER
+
+
+def _lines(*lines: str) -> list[str]:
+    return [line for line in lines if line]
+
+
+def _signed(maps: Maps) -> bool:
+    return any(bool((layer < 0).any()) for layer in maps)
+
+
+def _tap_names(taps: int) -> list[str]:
+    size = math.isqrt(taps)
+    if size * size != taps or size % 2 == 0:
+        raise ValueError(f"{taps} taps are no window of odd size")
+    steps = range(-(size // 2), size // 2 + 1)
+    return [f"({row}, {column})".replace("-", "−") for row in steps for column in steps]
