@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from jaxtyping import Float
 
+from attn_cnn_jax.analysis import plots
 from attn_cnn_jax.analysis.summaries import RunSummary, group_by_seed, read_runs
 from attn_cnn_jax.errors import UserError
 
@@ -62,3 +63,32 @@ def _label(run: RunSummary) -> str:
     return (
         f"{run.row.label} ({'; '.join(differences)})" if differences else run.row.label
     )
+
+
+def run_curves(workdirs: Iterable[str | os.PathLike]) -> list[plots.RunCurves]:
+    """What `plots.learning_curves` draws: the scores of every run, named by its row."""
+    workdirs = list(workdirs)
+    training = {curve.label: curve for curve in curves(workdirs, "train")}
+    found = []
+    for curve in curves(workdirs, "test"):
+        train = training.get(curve.label)
+        for i, seed in enumerate(curve.seeds):
+            of_seed = (
+                _drawn(train.epochs, train.loss[train.seeds.index(seed)])
+                if train is not None and seed in train.seeds
+                else plots.Curve(np.zeros(0), np.zeros(0))
+            )
+            found.append(
+                plots.RunCurves(
+                    label=curve.label,
+                    test_accuracy=_drawn(curve.epochs, curve.accuracy[i]),
+                    test_loss=_drawn(curve.epochs, curve.loss[i]),
+                    train_loss=plots.epoch_means(of_seed),
+                )
+            )
+    return found
+
+
+def _drawn(epochs: np.ndarray, values: np.ndarray) -> plots.Curve:
+    there = np.isfinite(values)
+    return plots.Curve(epochs[there], values[there])

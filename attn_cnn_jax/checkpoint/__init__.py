@@ -36,6 +36,7 @@ __all__ = [
     "is_resumable",
     "load",
     "read_config",
+    "snapshots",
     "steps",
     "write_config",
     "write_variables",
@@ -79,6 +80,11 @@ def load(workdir: str | os.PathLike, checkpoint: str | int = "last") -> Checkpoi
 def steps(workdir: str | os.PathLike) -> list[int]:
     """Steps that `load` can find in a workdir, oldest first."""
     return sorted(find(pathlib.Path(workdir).absolute()))
+
+
+def snapshots(workdir: str | os.PathLike) -> list[int]:
+    """Steps of the snapshots for figures, oldest first."""
+    return sorted(find(pathlib.Path(workdir).absolute(), kinds=("snapshots",)))
 
 
 def is_resumable(workdir: str | os.PathLike) -> bool:
