@@ -1,0 +1,1 @@
+"""What a trained model attends to: maps, numbers, figures, tables and a viewer."""
