@@ -42,6 +42,15 @@ ALLOWED: dict[str, set[str]] = {
         "config",
         "errors",
     },
+    "analysis": {
+        "evaluate",
+        "checkpoint",
+        "models",
+        "data",
+        "metrics",
+        "parallel",
+        "errors",
+    },
     "command_line": {"errors", "models"},
     "main": {
         "train",
