@@ -10,7 +10,7 @@ stamp = $(VENV)/.installed-$(shell cat $(1) | cksum | cut -d" " -f1)
 RUNTIME := $(call stamp,requirements.txt)
 DEVELOPMENT := $(call stamp,requirements.txt requirements-dev.txt)-dev
 
-.PHONY: demo test lint types unit soak clean
+.PHONY: demo test lint types unit browser soak clean
 
 # Trains a small attention network on scikit-learn's digits and scores it.
 demo: $(RUNTIME)
@@ -34,8 +34,17 @@ lint: $(DEVELOPMENT)
 types: $(DEVELOPMENT)
 	$(BIN)/python -m basedpyright --pythonpath $(BIN)/python
 
-unit: $(DEVELOPMENT)
+unit: $(DEVELOPMENT) browser
 	$(BIN)/python -m pytest -m "not soak"
+
+# Debian's Chromium for the tests of the viewer, where we may install it.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+		[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || { \
+		echo "Installing Chromium for the tests of the viewer."; \
+		export DEBIAN_FRONTEND=noninteractive; { apt-get update && \
+		apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 || \
+		echo "Chromium could not be installed."; }
 
 # Kills at random moments, and the demo's accuracy for three seeds.
 soak: $(DEVELOPMENT)

@@ -55,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "variants": {"config", "models", "errors"},
     "command_line": {"variants", "errors", "models"},
+    "analyze": {"analysis", "checkpoint", "config", "command_line", "errors"},
     "main": {
         "train",
         "evaluate",
@@ -93,7 +94,7 @@ ALLOWED: dict[str, set[str]] = {
 ONLY = {
     "tensorflow_datasets": {"data", "prepare_data"},
     "orbax": {"checkpoint"},
-    "absl": {"main", "bench", "prepare_data", "interop", "command_line"},
+    "absl": {"main", "analyze", "bench", "prepare_data", "interop", "command_line"},
     "sklearn": {"data"},
     "google": {"data", "prepare_data"},  # protobuf's errors, out of TFDS
     "array_record": {"prepare_data"},

@@ -1,0 +1,192 @@
+"""Attention maps in few bytes: 8-bit codes, differences, gzip.
+
+A row is what one head gives the keys of one query. It keeps its own range as float32,
+`low` (0 for probabilities) and `high`; its values become the nearest of
+low + (high - low) scale[code], which is at most 1/255 of the row's largest absolute
+value off. See `SCALES`.
+"""
+
+import gzip
+import zlib
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+
+def _square_root_scale() -> Float[np.ndarray, "codes"]:
+    return np.square(np.arange(256) / 255)
+
+
+def _stepped_scale(first: float, ratio: float) -> Float[np.ndarray, "codes"]:
+    """Shares of the maximum whose steps are `ratio` of a share, 2/255 at most."""
+    scale = [0.0, first]
+    while scale[-1] < 1:
+        step = min(2 / 255, max(first, ratio * scale[-1]))
+        scale.append(min(1.0, scale[-1] + step))
+    return np.array(scale)
+
+
+# Weights that may be negative have the first scale. Probabilities have the second, the
+# square-root scale, finest where they are small; a layer that would take more than its
+# share of 2 MB an image has the next, which keep the error but are coarser for the
+# small, until it fits or there is none left.
+SCALES: tuple[Float[np.ndarray, "codes"], ...] = (
+    np.arange(256) / 255,
+    _square_root_scale(),
+    _stepped_scale(1e-4, 0.25),
+    _stepped_scale(2e-3, 1.0),
+)
+
+# Of a layer, gzipped: 6 of 9 x 256 x 256 codes make 2 MB of text.
+_LAYER_BYTES = 282_000
+_BYTES_PER_CODE = 0.478
+_FINAL_SIZE = 0.93  # of what zlib's fastest level leaves, about
+
+# Letters that stand for characters of seven bits that a page cannot hold as they are.
+SUBSTITUTES = {0xC0: 0x00, 0xC1: 0x0D, 0xC2: ord("<")}
+
+# The axes (of [Hq, Wq, Hk, Wk]) along which the codes of a head may be replaced by
+# their differences; a head takes what compresses best, and the page sums up again.
+_FILTERS: tuple[tuple[int, ...], ...] = ((), (0, 2), (0, 3), (0, 2, 3), (1, 2, 3))
+
+
+def average_attention(
+    probs: Float[np.ndarray, "N Hq Wq Hk Wk"],
+) -> Float[np.ndarray, "N Hq Wq"]:
+    """How strongly each query stands out among those of a key, averaged over all keys.
+
+    Avg_i = mean_j b_ij with b_ij = a_ij / sum_k a_kj, in float64 (report, Eqn 4, with
+    the index of its denominator mended). A key that no query attends to adds nothing.
+    """
+    received = probs.sum((1, 2), keepdims=True, dtype=np.float64)
+    shares = np.divide(probs, received, out=np.zeros(probs.shape), where=received > 0)
+    return shares.mean((3, 4))
+
+
+def ranges(
+    rows: Float[np.ndarray, "*rows keys"], *, signed: bool
+) -> tuple[Float[np.ndarray, "*rows"], Float[np.ndarray, "*rows"]]:
+    """`low` and `high` (float32) of each row; `low` is 0 unless signed.
+
+    Raises a ValueError for values that are not finite, and for negative ones unless
+    signed.
+    """
+    low, high = rows.min(-1), rows.max(-1)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise ValueError("attention holds values that are not finite")
+    if not signed:
+        if (low < 0).any():
+            raise ValueError("probabilities are negative")
+        low = np.zeros_like(low)
+    return low.astype(np.float32), high.astype(np.float32)
+
+
+def quantize(
+    rows: Float[np.ndarray, "*rows keys"],
+    low: Float[np.ndarray, "*rows"],
+    high: Float[np.ndarray, "*rows"],
+    scale: Float[np.ndarray, "codes"],
+) -> UInt8[np.ndarray, "*rows keys"]:
+    """The codes of the nearest values that the scale has between `low` and `high`."""
+    low = low.astype(np.float64)[..., None]
+    spread = high.astype(np.float64)[..., None] - low
+    share = np.divide(rows - low, spread, out=np.zeros(rows.shape), where=spread > 0)
+    between = (scale[1:] + scale[:-1]) / 2
+    return np.searchsorted(between, share).astype(np.uint8)
+
+
+def difference(
+    codes: UInt8[np.ndarray, "Hq Wq Hk Wk"], axes: tuple[int, ...]
+) -> UInt8[np.ndarray, "Hq Wq Hk Wk"]:
+    """Differences modulo 256 along each of the axes; the first value stays."""
+    for axis in axes:
+        codes = np.diff(codes, axis=axis, prepend=np.uint8(0))
+    return codes
+
+
+def encode_layer(
+    probs: Float[np.ndarray, "N Hq Wq Hk Wk"],
+    class_mass: Float[np.ndarray, "N Hq Wq"] | None,
+    *,
+    signed: bool,
+    average: bool,
+) -> bytes:
+    """What the page needs of a layer and an image, gzipped; values in this order.
+
+    float32, little-endian: `low` [N, Hq, Wq] if signed, `high` [N, Hq, Wq],
+    `class_mass` [N, Hq, Wq] if there is one, and if `average` the `high` of each head's
+    Average Attention [N]. Then bytes: codes of Average Attention [N, Hq, Wq] on the
+    square-root scale if `average`, the number of the scale of the rest, the axes of
+    each head's differences [N] (bit a for axis a), and those differences
+    [N, Hq, Wq, Hk, Wk].
+    """
+    heads, *grids = probs.shape
+    rows = probs.reshape(heads, grids[0] * grids[1], grids[2] * grids[3])
+    low, high = ranges(rows, signed=signed)
+    floats, averages = [low, high] if signed else [high], b""
+    if class_mass is not None:
+        floats.append(class_mass)
+    if average:
+        maps = average_attention(probs).reshape(rows.shape[:2])
+        zero, average_high = ranges(maps, signed=False)
+        floats.append(average_high)
+        averages = quantize(maps, zero, average_high, SCALES[1]).tobytes()
+    before = b"".join(np.asarray(f, "<f4").tobytes() for f in floats) + averages
+
+    if signed:
+        number, codes = 0, quantize(rows, low, high, SCALES[0])
+        filters, coded = _filter_heads(codes.reshape(probs.shape))
+    else:
+        number, filters, coded = _fit(rows, high, probs.shape)
+    bits = [sum(1 << axis for axis in axes) for axes in filters]
+    return compress(before + bytes([number, *bits]) + coded)
+
+
+def _fit(
+    rows: Float[np.ndarray, "N queries keys"],
+    high: Float[np.ndarray, "N queries"],
+    shape: tuple[int, ...],
+) -> tuple[int, list[tuple[int, ...]], bytes]:
+    """The finest scale that keeps a layer in its share, its filters and differences."""
+    budget = max(_LAYER_BYTES, _BYTES_PER_CODE * rows.size)
+    zero = np.zeros_like(high)
+    number, filters, coded = 0, None, b""
+    for number in range(1, len(SCALES)):
+        codes = quantize(rows, zero, high, SCALES[number]).reshape(shape)
+        filters, coded = _filter_heads(codes, filters)
+        if len(coded) <= budget or _FINAL_SIZE * len(zlib.compress(coded, 1)) <= budget:
+            break
+    return number, filters or [], coded
+
+
+def _filter_heads(
+    codes: UInt8[np.ndarray, "N Hq Wq Hk Wk"],
+    filters: list[tuple[int, ...]] | None = None,
+) -> tuple[list[tuple[int, ...]], bytes]:
+    """The filter of each head (those given, or the best) and the differences."""
+    filters = [_best_filter(head) for head in codes] if filters is None else filters
+    heads = map(difference, codes, filters)
+    return filters, b"".join(head.tobytes() for head in heads)
+
+
+def compress(raw: bytes) -> bytes:
+    """Gzip, the same bytes for the same input."""
+    return gzip.compress(raw, compresslevel=9, mtime=0)
+
+
+def to_text(packed: bytes) -> str:
+    """Bytes as text, seven bits a character: of UTF-8 an eighth less than base64.
+
+    A page may not hold NUL and carriage return, and `<` would end a script: three
+    letters stand for them, of two bytes each (`SUBSTITUTES`).
+    """
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8))
+    sevens = np.append(bits, np.zeros(-len(bits) % 7, np.uint8)).reshape(-1, 7)
+    codes = np.packbits(sevens, axis=1) >> 1
+    letters = {code: chr(letter) for letter, code in SUBSTITUTES.items()}
+    return codes.tobytes().decode("ascii").translate(letters)
+
+
+def _best_filter(codes: UInt8[np.ndarray, "Hq Wq Hk Wk"]) -> tuple[int, ...]:
+    sizes = [len(zlib.compress(difference(codes, f).tobytes(), 1)) for f in _FILTERS]
+    return _FILTERS[int(np.argmin(sizes))]

@@ -1,0 +1,450 @@
+"""The viewer's page in a real browser, opened from disk: what it draws and says."""
+
+import os
+import shutil
+
+import matplotlib
+import numpy as np
+import pytest
+
+from attn_cnn_jax.analysis.attention_maps import AttentionMaps
+from attn_cnn_jax.analysis.viewer import encode, write_viewer
+from attn_cnn_jax.analysis.viewer.encode import average_attention
+
+CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser"])), None)
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+QUIET += [f"--disable-{part}" for part in ("background-networking", "sync")]
+QUIET += ["--disable-component-update"]
+HOSTILE = "</script><img src=x onerror=document.title='taken'>"
+GRID = (4, 5)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI has no Chromium; install Debian's package chromium")
+        pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--headless", *QUIET]
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Opens checkpoints as a page; at the end it must have been silent and alone."""
+    said, asked, pages = [], [], []
+    path = tmp_path / "viewer.html"
+
+    def open_page(*checkpoints, title="Attention", **options):
+        write_viewer(path, checkpoints, title=title)
+        size = options.pop("viewport", {"width": 1280, "height": 1000})
+        page = browser.new_page(viewport=size, **options)
+        page.set_default_timeout(20_000)
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri())
+        settle(page)
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert said == []
+    assert asked == [path.as_uri()] * len(pages)
+
+
+def settle(page) -> None:
+    """Wait for the maps and for a frame in which they are drawn."""
+    page.wait_for_selector("#maps[aria-busy=false]")
+    page.evaluate(
+        "() => new Promise(done => requestAnimationFrame("
+        "() => requestAnimationFrame(done)))"
+    )
+
+
+def softmaxed(shape: tuple[int, ...], num_keys: int, seed: int) -> np.ndarray:
+    scores = 3 * np.random.default_rng(seed).normal(size=(*shape, num_keys))
+    probs = np.exp(scores)
+    return (probs / probs.sum(-1, keepdims=True)).astype(np.float32)
+
+
+def grid_maps(seed: int = 0, **fields) -> AttentionMaps:
+    """Two images; a layer of three heads, and one of two that knows no image."""
+    first = softmaxed((2, 3, *GRID), 20, seed).reshape(2, 3, *GRID, *GRID)
+    second = softmaxed((1, 2, *GRID), 20, seed + 1).reshape(1, 2, *GRID, *GRID)
+    values = {
+        "kind": "grid",
+        "layers": ("layer 1", "layer 2"),
+        "probs": (first, second),
+        "class_mass": None,
+        "images": np.random.default_rng(9).integers(0, 256, (2, 8, 10, 3), np.uint8),
+        "names": ("test image 3 (cat)", "test image 8 (ship)"),
+        "run": "a_run",
+        "step": 300,
+        "epoch": 1.5,
+    }
+    return AttentionMaps(**{**values, **fields})
+
+
+def tap_maps(*, softmaxed: bool) -> AttentionMaps:
+    """Windows of 3 x 3 on a grid of 6 x 6, then on one of 3 x 3."""
+    draw = np.random.default_rng(4)
+    weights = [draw.normal(size=(2, n, n, 9, 2)).astype(np.float32) for n in (6, 3)]
+    if softmaxed:
+        weights = [np.exp(w) / np.exp(w).sum(3, keepdims=True) for w in weights]
+    names = ("stage 1 block 1", "stage 2 block 1")
+    return grid_maps(
+        kind="taps", layers=names, probs=tuple(weights), softmaxed=softmaxed
+    )
+
+
+def query(page) -> list[int]:
+    return page.evaluate("attentionViewer.state.query")
+
+
+def values(page, cell: int) -> np.ndarray:
+    return np.array(page.evaluate("i => attentionViewer.values(i)", cell))
+
+
+def assert_shows(page, cell: int, expected: np.ndarray) -> None:
+    largest = np.abs(expected).max()
+    error = np.abs(values(page, cell) - expected.ravel()).max()
+    assert error <= largest / 255 * (1 + 1e-5)
+
+
+def colours(page, cell: int) -> np.ndarray:
+    """RGB in the middle of each pixel of a map, as they stand on the canvas."""
+    return np.array(
+        page.evaluate(
+            """index => {
+              const cell = attentionViewer.cells[index];
+              const maps = document.getElementById("maps");
+              const copy = new OffscreenCanvas(maps.width, maps.height);
+              const context = copy.getContext("2d", {willReadFrequently: true});
+              context.drawImage(maps, 0, 0);
+              const average = attentionViewer.state.average;
+              const zoom = average ? cell.zoom.average : cell.zoom.single;
+              const [height, width] = attentionViewer.grid(index);
+              const found = [];
+              for (let row = 0; row < height; row++)
+                for (let column = 0; column < width; column++) {
+                  const x = cell.x + (column + 0.5) * zoom;
+                  const y = cell.y + (row + 0.5) * zoom;
+                  const ratio = devicePixelRatio;
+                  const area = [Math.floor(x * ratio), Math.floor(y * ratio), 1, 1];
+                  found.push([...context.getImageData(...area).data].slice(0, 3));
+                }
+              return found;
+            }""",
+            cell,
+        )
+    )
+
+
+def assert_viridis(found: np.ndarray, shares: np.ndarray) -> None:
+    expected = 255 * matplotlib.colormaps["viridis"](shares.ravel())[:, :3]
+    assert np.abs(found - expected).max() <= 8
+
+
+def point(page, cell: int, row: int, column: int) -> tuple[float, float]:
+    """Where a map's pixel lies on the page."""
+    place = page.locator("#maps").bounding_box()
+    x, y, zoom = page.evaluate(
+        "i => { const c = attentionViewer.cells[i]; return [c.x, c.y, c.zoom.single] }",
+        cell,
+    )
+    return place["x"] + x + (column + 0.5) * zoom, place["y"] + y + (row + 0.5) * zoom
+
+
+def image_point(page, row: int, column: int, grid=GRID) -> tuple[float, float]:
+    place = page.locator("#image").bounding_box()
+    return (
+        place["x"] + (column + 0.5) * place["width"] / grid[1],
+        place["y"] + (row + 0.5) * place["height"] / grid[0],
+    )
+
+
+@pytest.mark.parametrize("axes", [(), (0, 2), (0, 3), (0, 2, 3), (1, 2, 3)])
+def test_differences_are_summed_up(opened, monkeypatch, axes):
+    monkeypatch.setattr(encode, "_FILTERS", (axes,))
+    maps = grid_maps()
+    page = opened(maps)
+    for cell, head in enumerate(range(3)):
+        assert_shows(page, cell, maps.probs[0][0, head, 2, 2])
+
+
+@pytest.mark.parametrize("ratio", [1, 1.5])
+def test_maps_are_those_that_were_written(opened, ratio):
+    maps = grid_maps()
+    page = opened(maps, device_scale_factor=ratio)
+    assert page.title() == "Attention"
+    assert "Run a_run, epoch 1.5 (step 300)." in page.inner_text("#about")
+    page.mouse.click(*image_point(page, 1, 3))
+    settle(page)
+    assert query(page) == [1, 3]
+    for cell, (layer, head) in enumerate([(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]):
+        expected = maps.probs[layer][0, head, 1, 3]
+        assert_shows(page, cell, expected)
+        assert_viridis(colours(page, cell), expected / expected.max())
+
+
+def test_another_image_shows_its_own_maps(opened):
+    maps = grid_maps()
+    page = opened(maps)
+    page.get_by_role("radio", name="test image 8 (ship)").check(force=True)
+    settle(page)
+    for cell, head in enumerate(range(3)):
+        assert_shows(page, cell, maps.probs[0][1, head, 2, 2])
+    assert_shows(page, 3, maps.probs[1][0, 0, 2, 2])
+    pixels = page.evaluate(
+        "() => [...document.getElementById('image').getContext('2d')"
+        ".getImageData(2, 2, 1, 1).data].slice(0, 3)"
+    )
+    assert pixels == maps.images[1, 0, 0].tolist()
+
+
+def test_the_query_moves_by_drag_keys_and_numbers(opened):
+    maps = grid_maps()
+    page = opened(maps)
+    page.mouse.move(*image_point(page, 0, 0))
+    page.mouse.down()
+    for stop in [(0, 1), (2, 3), (3, 4)]:
+        page.mouse.move(*image_point(page, *stop))
+        assert query(page) == list(stop)
+    page.mouse.move(0, 0)  # outside: the nearest pixel
+    assert query(page) == [0, 0]
+    page.mouse.up()
+    page.mouse.move(*image_point(page, 2, 2))
+    assert query(page) == [0, 0]
+    keys = ["Down", "Down", "Right", "Up", "Left", "Left"]
+    places = [[1, 0], [2, 0], [2, 1], [1, 1], [1, 0], [1, 0]]
+    page.focus("#image")
+    for key, place in zip(keys, places, strict=True):
+        page.keyboard.press(f"Arrow{key}")
+        assert query(page) == place
+    page.keyboard.press("End")
+    assert query(page) == [1, 4]
+    page.fill("#row", "3")
+    page.press("#row", "Enter")
+    page.fill("#column", "99")
+    page.press("#column", "Enter")
+    settle(page)
+    assert query(page) == [3, 4] and page.input_value("#column") == "4"
+    assert_shows(page, 1, maps.probs[0][0, 1, 3, 4])
+
+
+def test_hovering_says_head_key_offset_and_probability(opened):
+    masses = tuple(np.full((*n, *GRID), 0.25, np.float32) for n in [(2, 3), (1, 2)])
+    maps = grid_maps(class_mass=masses)
+    page = opened(maps)
+    page.mouse.move(*point(page, 2, 0, 3))  # the query is at (2, 2)
+    lines = page.inner_text("#tip").split("\n")
+    assert lines[:2] == ["layer 1, head 3", "key (0, 3), offset (−2, +1)"]
+    (probability,) = maps.probs[0][0, 2, 2, 2, 0, 3:4]
+    words = lines[2].removeprefix("probability ").replace("−", "-")
+    largest = maps.probs[0][0, 2, 2, 2].max()
+    assert abs(float(words) - probability) <= largest / 255 + 0.01 * probability
+    assert lines[3] == "class token 0.250"
+    page.focus("#image")
+    page.keyboard.press("ArrowUp")
+    settle(page)
+    assert "key (0, 3), offset (−1, +1)" in page.inner_text("#tip")
+    page.mouse.move(5, 5)
+    assert page.locator("#tip").is_hidden()
+
+
+def test_logarithm_and_a_shared_range(opened):
+    maps = grid_maps()
+    page = opened(maps)
+    shown = [maps.probs[0][0, i, 2, 2] for i in range(3)]
+    shown += [maps.probs[1][0, i, 2, 2] for i in range(2)]
+    top = max(probs.max() for probs in shown)
+    page.get_by_label("one for all").check()
+    settle(page)
+    for cell, probs in enumerate(shown):
+        assert_viridis(colours(page, cell), probs / top)
+    assert page.inner_text("#ticks span:last-child") == f"{top:#.2g}"
+    page.get_by_label("logarithm").check()
+    settle(page)
+    for cell, probs in enumerate(shown):
+        big = probs.ravel() > 0.02 * probs.max()  # there 8 bits are fine enough
+        shares = 1 + np.log10(probs.ravel()[big] / top) / 4
+        assert_viridis(colours(page, cell)[big], shares)
+    assert "10⁴" not in page.inner_text("#ticks")
+    assert "stored as 0" not in page.inner_text("#legend-note")
+    page.get_by_label("each map its own").check()
+    settle(page)
+    assert "10⁴" in page.inner_text("#ticks")
+
+
+def test_average_attention_is_that_of_the_exact_arrays(opened):
+    maps = grid_maps()
+    page = opened(maps)
+    page.get_by_label("Average Attention").check()
+    settle(page)
+    for head in range(3):
+        expected = average_attention(maps.probs[0][0])[head]
+        assert_shows(page, head, expected)
+        assert_viridis(colours(page, head), expected / expected.max())
+    page.mouse.move(*point(page, 1, 3, 1))
+    tip = page.inner_text("#tip")
+    assert "pixel (3, 1)" in tip and "Average Attention 0." in tip
+    assert "offset" not in tip
+
+
+def test_the_slider_goes_through_the_checkpoints(opened):
+    early, late = grid_maps(0, step=0, epoch=0.0), grid_maps(50, step=1400, epoch=50.0)
+    page = opened(early, late)
+    assert page.inner_text("#checkpoint-name") == "epoch 50 (step 1,400)"
+    assert_shows(page, 0, late.probs[0][0, 0, 2, 2])
+    page.focus("#checkpoint")
+    page.keyboard.press("ArrowLeft")
+    settle(page)
+    assert page.inner_text("#checkpoint-name") == "epoch 0 (step 0)"
+    assert_shows(page, 0, early.probs[0][0, 0, 2, 2])
+    assert_shows(page, 4, early.probs[1][0, 1, 2, 2])
+
+
+def test_a_single_checkpoint_has_no_slider(opened):
+    assert opened(grid_maps()).locator("#checkpoint").is_hidden()
+
+
+@pytest.mark.parametrize("softmaxed", [True, False])
+def test_taps_are_offsets(opened, softmaxed):
+    maps = tap_maps(softmaxed=softmaxed)
+    page = opened(maps)
+    page.mouse.click(*image_point(page, 0, 4, (6, 6)))
+    settle(page)
+    for plane in range(2):
+        assert_shows(page, plane, maps.probs[0][0, 0, 4, :, plane])
+        assert_shows(page, 2 + plane, maps.probs[1][0, 0, 2, :, plane])
+    assert page.locator("input[value=average]").is_disabled()
+    assert "taps are offsets" in page.inner_text("#map-help")
+    page.mouse.move(*point(page, 1, 0, 2))  # above the border: reflected
+    assert "key (1, 5), offset (−1, +1)" in page.inner_text("#tip")
+    page.mouse.click(*image_point(page, 5, 5, (6, 6)))
+    page.mouse.move(*point(page, 1, 2, 1))
+    assert "key (4, 5), offset (+1, 0)" in page.inner_text("#tip")
+    page.mouse.click(*image_point(page, 0, 4, (6, 6)))
+    settle(page)
+    assert page.locator("input[value=log]").is_disabled() is not softmaxed
+    shown = maps.probs[0][0, 0, 4, :, 0]
+    if softmaxed:
+        assert_viridis(colours(page, 0), shown / shown.max())
+    else:
+        found = colours(page, 0).astype(int)
+        clear = np.abs(shown) > 0.1 * np.abs(shown).max()
+        orange = found[:, 0] > found[:, 2]
+        np.testing.assert_array_equal(orange[clear], (shown > 0)[clear])
+
+
+def test_keys_choose_a_head_and_words_say_its_strongest_key(opened):
+    maps = grid_maps()
+    page = opened(maps)
+    page.focus("#maps")
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)  # layer 2 has two heads
+    settle(page)
+    probs = maps.probs[1][0, 1, 2, 2]
+    row, column = map(int, np.unravel_index(probs.argmax(), GRID))
+    page.locator("#status", has_text="layer 2, head 2").wait_for()
+    said = page.inner_text("#status")
+    assert said.startswith("Query pixel: row 2, column 2.")
+    assert f"key ({row}, {column})" in said
+    assert float(said.rsplit("probability ")[1].rstrip(".")) == pytest.approx(
+        float(probs.max()), rel=0.01
+    )
+    page.locator("#strongest summary").click()
+    page.wait_for_selector("#strongest tbody tr")
+    cells = page.locator("#strongest tbody tr").nth(4).locator("td").all_inner_texts()
+    assert cells[:3] == ["layer 2", "2", f"({row}, {column})"]
+
+
+def test_everything_can_be_reached_by_tab(opened):
+    page = opened(grid_maps(0), grid_maps(50))
+    reached = set()
+    for _ in range(14):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate(
+                "document.activeElement.id || document.activeElement.name"
+                " || document.activeElement.tagName"
+            )
+        )
+    names = {"image", "row", "column", "checkpoint", "map", "scale", "range", "maps"}
+    assert names | {"SUMMARY"} <= reached
+    unnamed = "[role=application]:not([aria-label]), [role=img]:not([aria-label])"
+    assert page.locator(unnamed).count() == 0
+    assert page.locator("#status").get_attribute("role") == "status"
+
+
+def test_names_stay_text(opened):
+    maps = grid_maps(names=(HOSTILE, HOSTILE), layers=(HOSTILE, "layer 2"), run=HOSTILE)
+    page = opened(maps, title=HOSTILE)
+    assert page.title() == HOSTILE == page.inner_text("h1")
+    assert page.locator("img").count() == 0
+    assert page.locator(".thumbnail span").first.text_content() == HOSTILE
+    page.mouse.move(*point(page, 0, 1, 1))
+    assert page.inner_text("#tip").startswith(HOSTILE)
+
+
+def test_a_layer_without_heads_and_many_planes_are_shown(opened):
+    none = np.zeros((2, 0, *GRID, *GRID), np.float32)
+    probs = softmaxed((2, 20, *GRID), 20, 3).reshape(2, 20, *GRID, *GRID)
+    page = opened(grid_maps(probs=(none, probs)))
+    assert_shows(page, 19, probs[0, 19, 2, 2])
+    assert_viridis(colours(page, 19), probs[0, 19, 2, 2] / probs[0, 19, 2, 2].max())
+
+
+def test_a_narrow_page_fits(opened):
+    probs = softmaxed((1, 16, *GRID), 20, 3).reshape(1, 16, *GRID, *GRID)
+    maps = grid_maps(probs=(probs, probs))
+    page = opened(maps, viewport={"width": 400, "height": 700})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_moves_are_painted_and_their_times_told(opened, capsys):
+    """200 moves of 6 x 9 heads on 16 x 16; the last is checked, no time asserted."""
+    names = tuple(f"layer {i + 1}" for i in range(6))
+    probs = tuple(
+        softmaxed((1, 9, 16, 16), 256, i).reshape(1, 9, 16, 16, 16, 16)
+        for i in range(6)
+    )
+    page = opened(grid_maps(layers=names, probs=probs))
+    paints, frames = page.evaluate(
+        """async () => {
+          const frame = () => new Promise(requestAnimationFrame);
+          const [paints, frames] = [[], []];
+          let last = await frame();
+          for (let move = 0; move < 200; move++) {
+            attentionViewer.state.query = [(7 * move) % 16, (3 * move) % 16];
+            attentionViewer.paint();
+            paints.push(attentionViewer.paintMilliseconds);
+            const now = await frame();
+            frames.push(now - last);
+            last = now;
+          }
+          return [paints, frames];
+        }"""
+    )
+    with capsys.disabled():
+        for name, times in (("painting", paints), ("frame to frame", frames)):
+            middle, longest = np.median(times), max(times)
+            print(f"\n{name}: median {middle:.1f} ms, longest {longest:.1f} ms", end="")
+    row, column = 7 * 199 % 16, 3 * 199 % 16
+    page.get_by_label("logarithm").check()
+    settle(page)
+    assert "stored as 0 below" in page.inner_text("#legend-note")
+    page.get_by_role("radio", name="probability").check()
+    settle(page)
+    assert_shows(page, 53, probs[5][0, 8, row, column])
+    shown = probs[5][0, 8, row, column]
+    assert_viridis(colours(page, 53), shown / shown.max())
