@@ -86,7 +86,7 @@ def main() -> int:
         raise UserError("--workdir=RUN is missing (or --tables --workdirs=RUNS).")
     run = _open_run(os.path.expanduser(_WORKDIR.value))
     names = _FIGURE.value or figures.available(run)
-    folder = _folder(str(run.workdir / "analysis"))
+    folder = _folder(os.path.join(_WORKDIR.value, "analysis"))
     subject: Subject | None = None
     for name in names:
         if name == "curves":

@@ -61,9 +61,9 @@ def _query(subject: Subject) -> Named:
     pick = key_attention if subject.by_key else query_attention
     notes = [_CLASS_TOKEN] if maps.class_mass else []
     notes += ["column of the pixel: who attends to it"] if subject.by_key else []
-    for index, name in enumerate(maps.names):
+    for index, name, suffix in _shown(maps):
         yield (
-            _file("query", index, maps),
+            f"query{suffix}",
             plots.attention_at_query(
                 [pick(_of_image(probs, index), query) for probs in maps.probs],
                 query=query,
@@ -97,14 +97,14 @@ def _query_mean(subject: Subject) -> Named:
 
 def _average(subject: Subject) -> Named:
     maps = subject.maps
-    for index, name in enumerate(maps.names):
+    for index, name, suffix in _shown(maps):
         averages = [
             average_attention(_of_image(probs, index), subject.average)
             for probs in maps.probs
         ]
         finite = [np.where(np.isfinite(a), a, np.nan) for a in averages]
         yield (
-            _file("average", index, maps),
+            f"average{suffix}",
             plots.average_attention(
                 finite,
                 variant=subject.average,
@@ -120,9 +120,9 @@ def _average(subject: Subject) -> Named:
 
 def _taps(subject: Subject) -> Named:
     maps = subject.maps
-    for index, name in enumerate(maps.names):
+    for index, name, suffix in _shown(maps):
         yield (
-            _file("taps", index, maps),
+            f"taps{suffix}",
             plots.tap_weights(
                 [tap_maps(weights[index : index + 1])[0] for weights in maps.probs],
                 title=subject.title,
@@ -239,9 +239,15 @@ FIGURES: dict[str, Callable[[Subject], Named]] = {
 }
 
 
+def _shown(maps: AttentionMaps) -> Iterator[tuple[int, str, str]]:
+    """(index, name, suffix of the file) of the images whose maps differ."""
+    if all(len(probs) == 1 for probs in maps.probs):
+        yield 0, f"{maps.names[0]}; these maps are the same for all images", ""
+        return
+    alone = len(maps.names) == 1
+    for index, name in enumerate(maps.names):
+        yield index, name, "" if alone else f"_{index + 1}"
+
+
 def _of_image(probs: np.ndarray, index: int) -> np.ndarray:
     return probs[0 if len(probs) == 1 else index]
-
-
-def _file(name: str, index: int, maps: AttentionMaps) -> str:
-    return name if len(maps.names) == 1 else f"{name}_{index + 1}"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.analysis.attention_maps import AttentionMaps
+from attn_cnn_jax.analysis.averages import average_attention
 from attn_cnn_jax.analysis.viewer import encode, write_viewer
-from attn_cnn_jax.analysis.viewer.encode import average_attention
 
 CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser"])), None)
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]

@@ -4,7 +4,6 @@ import base64
 import gzip
 import hashlib
 import html
-import itertools
 import json
 import re
 
@@ -12,10 +11,10 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.analysis.attention_maps import AttentionMaps
+from attn_cnn_jax.analysis.averages import average_attention
 from attn_cnn_jax.analysis.viewer import write_viewer
 from attn_cnn_jax.analysis.viewer.encode import (
     SCALES,
-    average_attention,
     encode_layer,
     quantize,
     ranges,
@@ -135,20 +134,6 @@ def test_what_is_no_probability_is_refused():
         ranges(np.float32([[0.5, -0.1]]), signed=False)
     with pytest.raises(ValueError, match="finite"):
         ranges(np.float32([[0.5, np.nan]]), signed=True)
-
-
-def test_average_attention_is_equation_4_mended():
-    a = gaussian_heads(2, (3, 4), 0).astype(np.float64)
-    a[0, :, :, 1, 1] = 0  # a key that no query attends to
-    expected = np.zeros((2, 3, 4))
-    pixels = list(itertools.product(range(3), range(4)))
-    for head, i, j in itertools.product(range(2), pixels, pixels):
-        received = sum(a[(head, *k, *j)] for k in pixels)
-        if received:
-            expected[(head, *i)] += a[(head, *i, *j)] / received / len(pixels)
-    np.testing.assert_allclose(average_attention(a), expected, rtol=1e-12)
-    uniform = np.full((1, 3, 4, 3, 4), 1 / 12)
-    np.testing.assert_allclose(average_attention(uniform), 1 / 12)
 
 
 @pytest.mark.parametrize("make", [gaussian_heads, noise_heads])

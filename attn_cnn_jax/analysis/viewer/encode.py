@@ -12,6 +12,8 @@ import zlib
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from attn_cnn_jax.analysis.averages import average_attention
+
 
 def _square_root_scale() -> Float[np.ndarray, "codes"]:
     return np.square(np.arange(256) / 255)
@@ -48,19 +50,6 @@ SUBSTITUTES = {0xC0: 0x00, 0xC1: 0x0D, 0xC2: ord("<")}
 # The axes (of [Hq, Wq, Hk, Wk]) along which the codes of a head may be replaced by
 # their differences; a head takes what compresses best, and the page sums up again.
 _FILTERS: tuple[tuple[int, ...], ...] = ((), (0, 2), (0, 3), (0, 2, 3), (1, 2, 3))
-
-
-def average_attention(
-    probs: Float[np.ndarray, "N Hq Wq Hk Wk"],
-) -> Float[np.ndarray, "N Hq Wq"]:
-    """How strongly each query stands out among those of a key, averaged over all keys.
-
-    Avg_i = mean_j b_ij with b_ij = a_ij / sum_k a_kj, in float64 (report, Eqn 4, with
-    the index of its denominator mended). A key that no query attends to adds nothing.
-    """
-    received = probs.sum((1, 2), keepdims=True, dtype=np.float64)
-    shares = np.divide(probs, received, out=np.zeros(probs.shape), where=received > 0)
-    return shares.mean((3, 4))
 
 
 def ranges(
