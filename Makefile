@@ -12,12 +12,15 @@ DEVELOPMENT := $(call stamp,requirements.txt requirements-dev.txt)-dev
 
 .PHONY: demo test lint types unit browser soak clean
 
-# Trains a small attention network on scikit-learn's digits and scores it.
+# Trains a small attention network on scikit-learn's digits, scores it, draws its heads.
 demo: $(RUNTIME)
 	$(MAIN) --config=configs/quickstart.py --workdir=runs/demo
 	$(MAIN) --mode=evaluate --workdir=runs/demo --checkpoint=last
+	$(BIN)/python -m attn_cnn_jax.analyze --workdir=runs/demo --images=0-7
 	@echo
-	@echo "Results lie in runs/demo: metrics.jsonl, tensorboard/, checkpoints/, config.json."
+	@echo "Results lie in runs/demo: metrics.jsonl, tensorboard/, checkpoints/, config.json;"
+	@echo "in runs/demo/analysis the figures (PNG and PDF), heads.csv with the numbers of"
+	@echo "every head, and viewer.html: open it in a browser and move over the image."
 	@echo "Continue from there with a row of the paper's table on the same digits, enlarged:"
 	@echo "  $(MAIN) --config=configs/quadratic_isotropic.py:digits"
 	@echo "or on CIFAR-10, of which you have a copy in PATH:"

@@ -133,9 +133,10 @@ def _subject(run: Run) -> Subject:
 
 
 def _first_images(run: Run, default: int) -> ChosenImages:
-    count = min(_NUM_IMAGES.value or default, len(run.dataset.test))
+    count = default if _NUM_IMAGES.value is None else _NUM_IMAGES.value
     if count < 1:
         raise UserError(f"--num_images={count}; take 1 or more.")
+    count = min(count, len(run.dataset.test))
     return choose_images(run.dataset, [f"0-{count - 1}"])
 
 

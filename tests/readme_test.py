@@ -7,6 +7,7 @@ import re
 import jax
 
 from attn_cnn_jax import checkpoint, models, train
+from attn_cnn_jax.analysis import figures
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -45,3 +46,21 @@ def test_the_table_lists_every_published_row_with_its_parameters():
 def test_files_that_it_links_to_exist():
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_the_notebook_page_of_the_analysis_runs(tiny_config, tmp_path, monkeypatch):
+    config = tiny_config(num_epochs=1)
+    config.schedule.warmup_epochs = 0.0
+    train.train(config, tmp_path / "runs/demo")
+    page = (ROOT / "docs/analysis.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(example, names)
+    assert names["maps"].probs[0].shape == (1, 4, 4, 4, 4, 4)
+    assert set(names["drawn"]) == {"query"} and names["figure"].axes
+    assert len(names["table"].heads) == 8
+    listed = set(
+        re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (.*?) \|", page, re.M)))
+    )
+    assert listed >= {*figures.FIGURES, "curves", "viewer", "ablation"}

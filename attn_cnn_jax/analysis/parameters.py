@@ -13,7 +13,7 @@ QUADRATIC = ("quadratic_isotropic", "quadratic_nonisotropic")
 POSITION_SCORED = ("learned_wo_content", "learned_w_content_v1")
 
 
-def attention_name(config_model: Mapping[str, Any]) -> str:
+def attention_name(config_model: Any) -> str:
     """The attention of a self-attention network, "" for other networks."""
     if config_model["name"] != "self_attention":
         return ""
@@ -21,7 +21,7 @@ def attention_name(config_model: Mapping[str, Any]) -> str:
 
 
 def quadratic_heads(
-    config_model: Mapping[str, Any], variables: Mapping[str, Any]
+    config_model: Any, variables: Mapping[str, Any]
 ) -> dict[str, GaussianHeads]:
     """Centre and precision of every head, by layer (a shared block is one layer)."""
     if attention_name(config_model) not in QUADRATIC:
@@ -38,7 +38,7 @@ def quadratic_heads(
 
 
 def position_scores(
-    config_model: Mapping[str, Any], variables: Mapping[str, Any]
+    config_model: Any, variables: Mapping[str, Any]
 ) -> dict[str, Float[np.ndarray, "N P P"]]:
     """Learned scores by offset (row, column) from -(P // 2), by layer.
 
@@ -63,7 +63,7 @@ def position_scores(
     return tables
 
 
-def _attention_layers(config_model: Mapping[str, Any], variables: Mapping[str, Any]):
+def _attention_layers(config_model: Any, variables: Mapping[str, Any]):
     params = variables["params"]
     if config_model["share_weights"]:
         return [("all layers", params["block"]["attention"])]
