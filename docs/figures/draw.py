@@ -1,0 +1,27 @@
+"""Draws the README's schematics into this folder.
+
+python docs/figures/draw.py
+
+The other figures are what `attn_cnn_jax.analyze` wrote for the runs that docs/results.md
+names, and viewer.png is a screenshot of the viewer of one of them.
+"""
+
+import pathlib
+
+from attn_cnn_jax.analysis import plots
+
+
+def main(folder: pathlib.Path) -> None:
+    """Write the two schematics as PNG; their PDFs are not kept."""
+    drawn = {
+        "normal_attention": plots.normal_attention(),
+        "hierarchical_attention": plots.hierarchical_attention(),
+    }
+    for name, figure in drawn.items():
+        for path in plots.save(figure, folder, name):
+            if path.suffix == ".pdf":
+                path.unlink()
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(__file__).parent)
