@@ -8,20 +8,23 @@ import numpy as np
 from jaxtyping import Float
 
 
-def sown_layers(intermediates: Mapping[str, Any], model: str) -> list[tuple[str, Any]]:
+def sown_layers(
+    intermediates: Mapping[str, Any], model: str, num_sweeps: int = 1
+) -> list[tuple[str, Any]]:
     """(name, array) of all attention that was sown, in the order of computation.
 
     `intermediates` is that collection of a forward pass, of arrays or of their shapes;
     `model` is `config.model.name`. A module that is applied several times sows an array
     a time. Names are "layer 1", "stage 1 block 2", or "pass 1" of the hierarchical SAN,
-    of which the last block alone is kept: the figures show it. Empty for a network
+    of which the last block alone is kept, in the last of the `num_sweeps` of a pass:
+    the figures show it. Empty for a network
     without attention.
     """
     found = sorted(_walk(intermediates, ()), key=lambda item: _natural(item[0]))
     if model == "san_hierarchical":
-        return [
-            (f"pass {i + 1}", a) for _, sown in found[-1:] for i, a in enumerate(sown)
-        ]
+        sown = [array for _, arrays in found[-1:] for array in arrays]
+        passes = sown[num_sweeps - 1 :: num_sweeps]
+        return [(f"pass {i + 1}", array) for i, array in enumerate(passes)]
     return [
         (_name(path, i, len(sown)), array)
         for path, sown in found

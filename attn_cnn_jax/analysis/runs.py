@@ -98,4 +98,5 @@ def _forward(
         variables, images, train=False, mutable=["intermediates"], **draws
     )
     sown = applied[1].get("intermediates", {})
-    return sown_layers(sown, run.config.model.name)
+    fields = run.config.model
+    return sown_layers(sown, fields.name, fields.get("num_sweeps", 1))

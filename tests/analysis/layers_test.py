@@ -53,6 +53,12 @@ def test_a_pass_of_the_hierarchical_san_is_its_last_block():
     ]
 
 
+def test_of_several_sweeps_the_last_is_kept():
+    tree = {"block_0": sown(0, 1, 2, 3), "block_1": sown(10, 11, 12, 13)}
+    twice = sown_layers(tree, "san_hierarchical", num_sweeps=2)
+    assert [(name, int(a[0])) for name, a in twice] == [("pass 1", 11), ("pass 2", 13)]
+
+
 @pytest.mark.parametrize("model", ["resnet18", "san_hierarchical"])
 def test_without_attention_there_are_no_layers(model):
     assert sown_layers({}, model) == []
