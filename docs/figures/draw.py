@@ -2,8 +2,8 @@
 
 python docs/figures/draw.py
 
-The other figures are what `attn_cnn_jax.analyze` wrote for the runs that docs/results.md
-names, and viewer.png is a screenshot of the viewer of one of them.
+The other figures are what `attn_cnn_jax.analyze` wrote for runs of docs/results.md, and
+viewer.png is a screenshot of the viewer.
 """
 
 import pathlib
