@@ -1,0 +1,172 @@
+"""States of the report's networks: names there and back, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn_cnn_jax import models
+from attn_cnn_jax.config import san, san_hierarchical, self_attention, vit
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.interop import from_report, from_state, to_report
+
+
+def small(config_model, **fields):
+    config_model.update(fields)
+    return config_model
+
+
+def learned(**fields):
+    config_model = self_attention("learned_w_content_report")
+    return small(config_model, width=8, mlp_dim=6, num_layers=2, **fields)
+
+
+def report_vit(**fields):
+    sizes = dict(stem_width=4, width=8, num_heads=3, head_dim=8, mlp_dim=6)
+    return small(vit(), num_layers=2, **sizes, **fields)
+
+
+def google_vit(**fields):
+    sizes = dict(stem_width=0, width=8, num_heads=2, head_dim=4, mlp_dim=6)
+    return small(vit("standard"), num_layers=2, **sizes, **fields)
+
+
+# The model, an image it takes, and some names that the published code has.
+NETWORKS = {
+    "san pairwise": (
+        san("pairwise"),
+        (32, 32, 3),
+        {"layer3.3.sam.conv_p.bias": (2,), "conv2.weight": (512, 256, 1, 1)},
+    ),
+    "san patchwise": (
+        small(
+            san("patchwise"), widths=(32, 64), num_blocks=(1, 2), kernel_sizes=(3, 5)
+        ),
+        (16, 20, 3),
+        {"layer1.1.sam.conv_w.5.weight": (50, 2, 1, 1), "bn_in.running_var": (32,)},
+    ),
+    "san10": (
+        san("patchwise", "san10"),
+        (224, 224, 3),
+        {"layer4.0.sam.conv_w.0.weight": (128 * 50,), "fc.weight": (10, 2048)},
+    ),
+    "hierarchical patchwise": (
+        san_hierarchical("patchwise"),
+        (8, 8, 3),
+        {"enc_layer.1.sam.conv2.weight": (16, 256, 1, 1), "bn3.running_mean": (256,)},
+    ),
+    "learned": (
+        learned(),
+        (8, 8, 3),
+        {"blocks.1.value.weight": (8, 72), "blocks.1.row_embeddings.weight": (31, 4)},
+    ),
+    "learned, shared, 16 heads": (
+        small(
+            learned(num_heads=4, share_weights=True), attention={"project_values": True}
+        ),
+        (8, 8, 3),
+        {"blocks.0.value.weight": (32, 8), "blocks.0.out.bias": (8,)},
+    ),
+    "vit": (
+        report_vit(),
+        (8, 12, 3),
+        {"feature_upscale.weight": (8, 16), "position_embedding.weight": (25, 8)},
+    ),
+    "vit, shared": (
+        report_vit(share_weights=True),
+        (8, 8, 3),
+        {"blocks.0.attention.out.weight": (8, 24), "stem.3.1.bn2.running_var": (4,)},
+    ),
+    "google": (
+        google_vit(),
+        (8, 6, 3),
+        {
+            "Transformer/encoderblock_1/MlpBlock_0/Dense_1/kernel": (6, 8),
+            "cls": (1, 1, 8),
+        },
+    ),
+    "google, shared": (
+        google_vit(share_weights=True),
+        (8, 8, 3),
+        {"embedding/kernel": (2, 2, 3, 8), "Transformer/encoder_norm/bias": (8,)},
+    ),
+}
+
+
+def random_variables(config_model, image_shape):
+    """Variables of the network, no two leaves alike."""
+    model = models.build(config_model, 10)
+    shapes = jax.eval_shape(
+        lambda: models.initial_variables(model, jax.random.key(0), image_shape)
+    )
+    rng = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes
+    )
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_comes_back_as_it_went(name):
+    config_model, image_shape, some_names = NETWORKS[name]
+    variables = random_variables(config_model, image_shape)
+    state = to_report(variables, config_model)
+    for tensor, shape in some_names.items():
+        assert state[tensor].shape == shape
+    assert len(state) == len(jax.tree.leaves(variables))
+    again = from_state(state, config_model)
+    assert jax.tree.structure(again) == jax.tree.structure(variables)
+    jax.tree.map(np.testing.assert_array_equal, again, variables)
+
+
+def test_a_patch_is_channel_first_there():
+    config_model = report_vit()
+    variables = random_variables(config_model, (8, 8, 3))
+    theirs = to_report(variables, config_model)["feature_upscale.weight"]
+    ours = variables["params"]["embedding"]["kernel"]
+    for row, column, channel in ((0, 1, 2), (1, 0, 3)):
+        index = (row * 2 + column) * 4 + channel
+        np.testing.assert_array_equal(
+            theirs[:, channel * 4 + row * 2 + column], ours[index]
+        )
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"fc.bias": None}, "fc.bias is missing"),
+        ({"bonus": np.zeros(3)}, "bonus is left over"),
+        ({"blocks.0.fc1.weight": np.zeros((6, 9))}, r"fc1.weight has shape \(6, 9\)"),
+        ({"fc.weight": None}, "no fc.weight"),
+    ],
+)
+def test_what_does_not_fit_is_named(change, message):
+    config_model = learned()
+    state = to_report(random_variables(config_model, (8, 8, 3)), config_model)
+    for name, value in change.items():
+        state.pop(name, None)
+        state.update({} if value is None else {name: value.astype(np.float32)})
+    with pytest.raises(UserError, match=message):
+        from_report(state, config_model)
+
+
+def test_a_network_of_the_paper_is_not_the_reports():
+    with pytest.raises(UserError, match="not a network of the report's code"):
+        from_report({}, self_attention("learned_w_content"))
+
+
+def test_a_vit_without_positions_says_so():
+    config_model = report_vit()
+    state = to_report(random_variables(config_model, (8, 8, 3)), config_model)
+    del state["position_embedding.weight"]
+    with pytest.raises(UserError, match="position_embedding.weight is missing"):
+        from_report(state, config_model)
+
+
+def test_the_state_is_cast_to_the_models_type():
+    config_model = learned(compute_dtype="bfloat16")
+    variables = random_variables(config_model, (8, 8, 3))
+    state = to_report(variables, config_model)
+    loaded = from_report(
+        {k: v.astype(np.float64) for k, v in state.items()}, config_model
+    )
+    assert {leaf.dtype for leaf in jax.tree.leaves(loaded)} == {jnp.dtype("float32")}
