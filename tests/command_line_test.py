@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 QUICKSTART = f"--config={ROOT / 'configs' / 'quickstart.py'}"
 LEARNED = f"--config={ROOT / 'configs' / 'learned_wo_content.py'}"
+SAN = f"--config={ROOT / 'configs' / 'san_pairwise.py'}:digits"
 
 NO_WORKDIR = "no workdir"
 
@@ -69,6 +70,23 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "grid too large": (
         [f"{LEARNED}:digits", "--config.model.patch_size=1"],
         "32 x 32.*max_position=16",
+    ),
+    "kernel too large": (
+        [SAN, "--config.model.kernel_sizes=(3,3,3,7)"],
+        "kernel_size=7 is too large for a map of 2 x 2",
+    ),
+    "even kernel": (
+        [SAN, "--config.model.kernel_sizes=(3,3,3,4)"],
+        "config.model.kernel_sizes is .*odd",
+    ),
+    "too many stages": (
+        [
+            SAN,
+            "--config.model.num_blocks=(1,1,1,1,1,1)",
+            "--config.model.widths=(32,32,32,32,32,32)",
+            "--config.model.kernel_sizes=(3,3,3,3,3,3)",
+        ],
+        "too large for a map of 1 x 1",
     ),
     "workdir below a file": ([QUICKSTART, "--workdir=file/run"], "file/run"),
     "evaluate nothing": (["--mode=evaluate", NO_WORKDIR], "needs --workdir"),

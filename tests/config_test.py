@@ -1,20 +1,25 @@
-"""The schema: what it accepts and names, and that each of its fields has an effect."""
+"""The schema: what it accepts, and how it names what it does not."""
 
 import importlib.util
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import pytest
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax import data, evaluate, metrics, models, parallel, train
-from attn_cnn_jax import task as task_lib
-from attn_cnn_jax.config import base_config, check, resnet, self_attention
+from attn_cnn_jax import models
+from attn_cnn_jax.config import (
+    base_config,
+    check,
+    resnet,
+    san,
+    san_hierarchical,
+    self_attention,
+    vit,
+)
+from attn_cnn_jax.config.record import flatten
 from attn_cnn_jax.errors import UserError
 
 FILES = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))
@@ -29,16 +34,6 @@ def row(path: Path, options: str = "") -> ConfigDict:
     return module.get_config(options)
 
 
-def flatten(fields: ConfigDict, prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for key, value in fields.items():
-        if isinstance(value, ConfigDict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
 def put(config: ConfigDict, field: str, value: Any) -> None:
     """Set a dotted field, of whatever type."""
     *blocks, last = field.split(".")
@@ -48,10 +43,23 @@ def put(config: ConfigDict, field: str, value: Any) -> None:
         config[last] = value
 
 
-def full(model: str = "quadratic_isotropic") -> ConfigDict:
+def model_block(name: str) -> ConfigDict:
+    """`config.model` of an attention or a model, of a SAN as "san:patchwise"."""
+    name, _, attention = name.partition(":")
+    if name in ATTENTIONS:
+        return self_attention(name)
+    if name.startswith("resnet"):
+        return resnet(name)
+    if name == "san_hierarchical":
+        return san_hierarchical(attention or "pairwise")
+    if name.startswith("san"):
+        return san(attention or "pairwise", name)
+    return vit({"vit": "report", "vit_standard": "standard"}[name])
+
+
+def full(name: str = "quadratic_isotropic") -> ConfigDict:
     config = base_config()
-    is_resnet = model.startswith("resnet")
-    config.model = resnet(model) if is_resnet else self_attention(model)
+    config.model = model_block(name)
     return config
 
 
@@ -66,7 +74,17 @@ def test_every_row_passes_and_survives_json(path):
     assert config_lib.differences(config, again) == []
 
 
-@pytest.mark.parametrize("name", [*ATTENTIONS, *config_lib.RESNETS])
+SANS = ("san", "san_hierarchical", *config_lib.IMAGENET_SANS)
+MODEL_BLOCKS = [
+    *ATTENTIONS,
+    *config_lib.RESNETS,
+    *(f"{name}:{kind}" for name in SANS for kind in ("pairwise", "patchwise")),
+    "vit",
+    "vit_standard",
+]
+
+
+@pytest.mark.parametrize("name", MODEL_BLOCKS)
 def test_every_model_block_passes(name):
     config = full(name)
     if name == "multi_head":
@@ -75,76 +93,151 @@ def test_every_model_block_passes(name):
     assert models.build(config.model, 10) is not None
 
 
-# Values that are not of the field's type, or not in its range.
-WRONG: dict[str, list[Any]] = {
-    "seed": ["42", 1.5, -1, 2**32, None],
-    "dataset.name": [3, None],
-    "dataset.crop_padding": [4.5, -1, True],
-    "dataset.flip": [1, "yes"],
-    "dataset.data_dir": [None, 3],
-    "dataset.validation_fraction": ["0.1", -0.1, 1.0, float("nan")],
-    "dataset.placement": ["gpu", 0],
-    "batch_size": [0, -5, 10.0, "100", True],
-    "num_epochs": [0, 1.5],
-    "optimizer.learning_rate": [0.0, -1.0, float("inf"), float("nan"), "0.1"],
-    "optimizer.momentum": [1.0, -0.1, "0.9"],
-    "optimizer.weight_decay": [-1e-4, float("nan"), "0"],
-    "optimizer.decay_exclude": ["centers", (3,), None],
-    "schedule.name": ["linear", 3],
-    "schedule.warmup_epochs": [-1.0, 300.0, "15"],
-    "schedule.drop_epochs": [80, (150, 80), (80, 80), (0,), (1.5,), "80"],
-    "schedule.drop_factor": [0.0, -10.0, "10", float("nan")],
-    "eval_every_epochs": [-1, 1.0],
-    "eval_batch_size": [0, "100"],
-    "log_every_steps": [0, 2.5],
-    "checkpoint_every_steps": [-1, "500"],
-    "checkpoints_to_keep": [0, 1.0],
-    "snapshot_every_epochs": [-1, 50.0],
-    "model.name": ["vit22", 3],
-    "model.patch_size": [0, 2.0],
-    "model.width": [0, "400"],
-    "model.num_layers": [0, 6.5],
-    "model.num_heads": [0, 9.0],
-    "model.mlp_dim": [-1, "512"],
-    "model.activation": ["tanh", 1],
-    "model.dropout_rate": [1.0, -0.1, "0.1", float("nan")],
-    "model.norm_epsilon": [0.0, -1e-5, "1e-5"],
-    "model.compute_dtype": ["float16", 32],
-    "model.attention.name": ["local", 3],
-    "model.attention.dropout_rate": [1.0, -0.5, None],
-    "model.attention.center_std": [-1.0, "2", float("inf")],
-    "model.attention.spread_std": [-0.01, "0", float("nan")],
-    "model.attention.max_position": [0, 16.0],
-    "model.attention.position_dim": [0, "400"],
+# Values that are not of the field's type, or not in its range, by block: that of
+# training, and those of the models.
+WRONG: dict[str, dict[str, list[Any]]] = {
+    "training": {
+        "seed": ["42", 1.5, -1, 2**32, None],
+        "dataset.name": [3, None],
+        "dataset.crop_padding": [4.5, -1, True],
+        "dataset.flip": [1, "yes"],
+        "dataset.data_dir": [None, 3],
+        "dataset.validation_fraction": ["0.1", -0.1, 1.0, float("nan")],
+        "dataset.placement": ["gpu", 0],
+        "batch_size": [0, -5, 10.0, "100", True],
+        "num_epochs": [0, 1.5],
+        "label_smoothing": [1.0, -0.1, "0.1", float("nan"), True],
+        "optimizer.learning_rate": [0.0, -1.0, float("inf"), float("nan"), "0.1"],
+        "optimizer.momentum": [1.0, -0.1, "0.9"],
+        "optimizer.nesterov": [1, "yes", None],
+        "optimizer.weight_decay": [-1e-4, float("nan"), "0"],
+        "optimizer.decay_exclude": ["centers", (3,), None],
+        "schedule.name": ["linear", 3],
+        "schedule.warmup_epochs": [-1.0, 300.0, "15"],
+        "schedule.drop_epochs": [80, (150, 80), (80, 80), (0,), (1.5,), "80"],
+        "schedule.drop_factor": [0.0, -10.0, "10", float("nan")],
+        "eval_every_epochs": [-1, 1.0],
+        "eval_batch_size": [0, "100"],
+        "log_every_steps": [0, 2.5],
+        "checkpoint_every_steps": [-1, "500"],
+        "checkpoints_to_keep": [0, 1.0],
+        "snapshot_every_epochs": [-1, 50.0],
+    },
+    "self_attention": {
+        "name": ["vit22", 3],
+        "patch_size": [0, 2.0],
+        "width": [0, "400"],
+        "num_layers": [0, 6.5],
+        "num_heads": [0, 9.0],
+        "mlp_dim": [-1, "512"],
+        "activation": ["tanh", 1],
+        "dropout_rate": [1.0, -0.1, "0.1", float("nan")],
+        "norm_epsilon": [0.0, -1e-5, "1e-5"],
+        "attention_dense": [1, "no"],
+        "share_weights": [0, "yes"],
+        "compute_dtype": ["float16", 32],
+        "attention.name": ["local", 3],
+        "attention.dropout_rate": [1.0, -0.5, None],
+        "attention.center_std": [-1.0, "2", float("inf")],
+        "attention.spread_std": [-0.01, "0", float("nan")],
+        "attention.max_position": [0, 16.0],
+        "attention.position_dim": [0, "400"],
+        "attention.project_values": [1, None],
+        "attention.transposed": [0, "True"],
+    },
+    "resnet": {
+        "name": ["resnet19", None],
+        "width": [0, 64.0],
+        "compute_dtype": ["float8", 32],
+    },
+    "san": {
+        "name": ["san20", 10],
+        "attention": ["both", 3],
+        "widths": [(), 64, (64, 100, 512, 1024), (64.0, 256, 512, 1024), (0,) * 4],
+        "num_blocks": [(), 2, (2, 1, 2), (2, 1, 2, 4, 1), (2, 0, 2, 4), "2124"],
+        "kernel_sizes": [
+            *((3, 3, 3), (3, 3, 3, 4), (1, 3, 3, 3), (3, 13, 3, 3), (3, 3, 3, True)),
+            3,
+        ],
+        "projection_bias": [1, "yes"],
+        "compute_dtype": ["half", None],
+    },
+    "san_hierarchical": {
+        "name": ["san_hierarchical2", None],
+        "attention": ["learned", None],
+        "width": [0, 100, "256", (256,)],
+        "num_passes": [0, 4.0],
+        "num_blocks": [0, (2,)],
+        "num_sweeps": [0, True],
+        "kernel_size": [1, 4, 13, 3.0],
+        "projection_bias": [0, None],
+        "pre_activation": [1, "yes"],
+        "compute_dtype": ["float", 16],
+    },
+    "vit": {
+        "name": ["vit_base", 16],
+        "stem_width": [-1, 64.0],
+        "patch_size": [0, "2"],
+        "width": [0, 400.0],
+        "num_layers": [0, None],
+        "num_heads": [0, 9.0],
+        "head_dim": [0, "400"],
+        "mlp_dim": [-512, 512.5],
+        "activation": ["softmax", 1],
+        "class_token": ["noise", False],
+        "normalized_residual": [1, "yes"],
+        "projection_bias": [0, None],
+        "final_norm": [1, "no"],
+        "readout": ["max", 0],
+        "share_weights": [1, None],
+        "initialization": ["flax", 3],
+        "dropout_rate": [1.0, -0.1, float("nan")],
+        "attention_dropout_rate": [1.0, "0.1"],
+        "norm_epsilon": [0.0, float("inf"), "1e-6"],
+        "compute_dtype": ["float16", 32],
+    },
 }
 
 
-def setting(field: str) -> ConfigDict:
-    """A config in which the field is there and counts."""
-    learned = field.rsplit(".", 1)[-1] in ("max_position", "position_dim")
-    config = full("learned_wo_content" if learned else "quadratic_isotropic")
+def setting(block: str, field: str) -> ConfigDict:
+    """A config in which the field of the block is there and counts."""
+    if block not in ("training", "self_attention"):
+        return full("resnet18" if block == "resnet" else block)
+    last = field.rsplit(".", 1)[-1]
+    having = [name for name in ATTENTIONS if last in config_lib.ATTENTION_FIELDS[name]]
+    config = full("quadratic_isotropic" if not having else having[0])
     if field.startswith("schedule.drop"):
         config.schedule.name = "multistep"
     return config
 
 
-def all_fields() -> set[str]:
-    known = {*flatten(base_config())}
-    for name in (*ATTENTIONS, "resnet18"):
-        known |= {f"model.{field}" for field in flatten(full(name).model)}
-    return known
+def all_fields() -> dict[str, set[str]]:
+    """The fields of every block."""
+    fields: dict[str, set[str]] = {"training": {*flatten(base_config())}}
+    for name in MODEL_BLOCKS:
+        model = model_block(name)
+        block = model.name if model.name in WRONG else model.name.rstrip("0123456789")
+        fields.setdefault(block, set()).update(flatten(model))
+    return fields
 
 
 def test_every_field_has_wrong_values():
-    assert set(WRONG) == all_fields()
+    assert {block: set(fields) for block, fields in WRONG.items()} == all_fields()
 
 
 @pytest.mark.parametrize(
-    "field, value", [(field, value) for field in WRONG for value in WRONG[field]]
+    "block, field, value",
+    [
+        (b, f, value)
+        for b, fields in WRONG.items()
+        for f in fields
+        for value in fields[f]
+    ],
 )
-def test_a_wrong_value_names_its_field(field, value):
-    config = setting(field)
+def test_a_wrong_value_names_its_field(block, field, value):
+    config = setting(block, field)
     check(config)
+    field = field if block == "training" else f"model.{field}"
     put(config, field, value)
     with pytest.raises(UserError) as error:
         check(config)
@@ -152,6 +245,7 @@ def test_a_wrong_value_names_its_field(field, value):
     assert "\n" not in str(error.value)
 
 
+MODELS = ("quadratic_isotropic", "san", "san10", "san_hierarchical", "vit")
 BLOCKS = ["dataset", "optimizer", "schedule", "model", "model.attention"]
 
 
@@ -164,17 +258,26 @@ def test_a_block_that_is_none_is_named(block, value):
         check(config)
 
 
-@pytest.mark.parametrize("prefix", ["", *(f"{block}." for block in BLOCKS)])
-def test_an_unknown_field_is_named(prefix):
-    config = full()
+UNKNOWN = [("quadratic_isotropic", f"{block}.") for block in BLOCKS]
+UNKNOWN += [("quadratic_isotropic", ""), *((name, "model.") for name in MODELS)]
+
+
+@pytest.mark.parametrize("name, prefix", UNKNOWN)
+def test_an_unknown_field_is_named(name, prefix):
+    config = full(name)
     put(config, f"{prefix}learning_rtae", 0.1)
     with pytest.raises(UserError, match=f"config.{prefix}learning_rtae is not a field"):
         check(config)
 
 
-@pytest.mark.parametrize("field", [*flatten(full()), *BLOCKS])
-def test_a_missing_field_is_named(field):
-    config = full()
+MISSING = [("quadratic_isotropic", block) for block in BLOCKS]
+MISSING += [("quadratic_isotropic", field) for field in flatten(base_config())]
+MISSING += [(name, f) for name in MODELS for f in flatten(model_block(name), "model.")]
+
+
+@pytest.mark.parametrize("name, field", MISSING)
+def test_a_missing_field_is_named(name, field):
+    config = full(name)
     *blocks, last = field.split(".")
     owner = config
     for block in blocks:
@@ -195,11 +298,77 @@ def test_heads_divide_the_width_and_halves_are_whole():
     config = full("multi_head")  # 9 heads of width 400
     with pytest.raises(UserError, match="config.model.num_heads is 9.*400"):
         check(config)
-    for name in ("learned_w_content", "learned_query_position"):
+    for name in (
+        "learned_w_content",
+        "learned_w_content_report",
+        "learned_query_position",
+    ):
         config = full(name)
         config.model.width = 401
         with pytest.raises(UserError, match="config.model.width is 401.*even"):
             check(config)
+
+
+def test_an_official_san_has_the_sizes_of_its_name():
+    config = full("san10")
+    put(config, "model.widths", (64, 256, 512, 1024, 2048))
+    with pytest.raises(
+        UserError, match="config.model.widths is not a field of a san10"
+    ):
+        check(config)
+
+
+@pytest.mark.parametrize("kernel_size", [3, 5, 7, 9, 11])
+def test_kernels_are_odd_from_3_to_11(kernel_size):
+    config = full("san")
+    config.model.kernel_sizes = (3, 3, 3, kernel_size)
+    check(config)
+    config = full("san_hierarchical")
+    config.model.kernel_size = kernel_size
+    check(config)
+    config.model.kernel_size = kernel_size + 1
+    with pytest.raises(UserError, match="config.model.kernel_size.*odd, from 3 to 11"):
+        check(config)
+
+
+def test_stages_have_widths_blocks_and_kernels():
+    config = full("san")
+    config.model.update(widths=(32, 96), num_blocks=(1, 1), kernel_sizes=(7, 3))
+    check(config)
+    config.model.widths = (32,)
+    with pytest.raises(UserError, match="config.model.num_blocks.*widths .1."):
+        check(config)
+
+
+def test_a_class_token_is_read_where_there_is_one():
+    config = full("vit")
+    for class_token, readout, passes in (
+        ("none", "mean", True),
+        ("random", "token", True),
+        ("learned", "token", True),
+        ("none", "token", False),
+    ):
+        config.model.update(class_token=class_token, readout=readout)
+        if passes:
+            check(config)
+        else:
+            with pytest.raises(UserError, match='config.model.readout.*"none"'):
+                check(config)
+
+
+@pytest.mark.parametrize("warmup", [2, 2.0, 15.0, 299])
+def test_the_reports_cosine_warms_up(warmup):
+    config = full()
+    config.schedule.update(name="cosine_report", warmup_epochs=warmup)
+    check(config)
+
+
+@pytest.mark.parametrize("warmup", [0.0, 1.0, 2.5, 300.0, float("nan")])
+def test_the_reports_cosine_warms_up_for_whole_epochs(warmup):
+    config = full()
+    config.schedule.update(name="cosine_report", warmup_epochs=warmup)
+    with pytest.raises(UserError, match="warmup_epochs is .*at least 2 and below 300"):
+        check(config)
 
 
 def test_position_dim_follows_width():
@@ -251,7 +420,10 @@ def test_options_name_a_dataset():
             check(config)
             assert config.dataset.name == name
             augmented = config.dataset.crop_padding, config.dataset.flip
-            assert augmented == ((0, False) if name == "digits" else (4, True))
+            crop_padding = 0 if path.stem.startswith("san") else 4
+            assert augmented == (
+                (0, False) if name == "digits" else (crop_padding, True)
+            )
             assert config.model == row(path).model
     with pytest.raises(
         UserError, match="'cifar11' is not an option.*cifar10, cifar100"
@@ -268,234 +440,3 @@ def test_resnet18_has_the_schedules_of_paper_and_report():
         assert config.schedule.name == "cosine"
         assert config.schedule.warmup_epochs == 10
         assert config.dataset.name == ("digits" if "digits" in options else "cifar10")
-
-
-# --- Each field has an effect ---------------------------------------------------------
-
-
-def small(attention: str = "quadratic_isotropic", schedule: str = "cosine"):
-    """A config whose every part is there: three epochs of three steps."""
-    config = base_config()
-    if attention == "resnet18":
-        config.model = resnet("resnet18")
-        config.model.width = 2
-    else:
-        config.model = self_attention(attention)
-        config.model.update(width=4, num_layers=1, num_heads=2, mlp_dim=4)
-    config.dataset.update(name="digits_8x8", crop_padding=1, flip=True)
-    config.update(batch_size=400, num_epochs=3, eval_batch_size=360)
-    config.update(log_every_steps=3, checkpoints_to_keep=5, snapshot_every_epochs=0)
-    config.schedule.update(name=schedule, warmup_epochs=1.0, drop_epochs=(1, 2))
-    return config
-
-
-def task_of(config: ConfigDict) -> task_lib.Task:
-    return task_lib.Task.of(config, data.load(config.dataset))
-
-
-def program(config: ConfigDict, workdir: Path) -> str:
-    """The text of the compiled training step."""
-    task = task_of(config)
-    mesh = parallel.make_mesh(jax.devices()[:1])
-    state = jax.eval_shape(task.initial_state)
-    feed = parallel.Feed(task.dataset.train, mesh, config.dataset.placement)
-    rows = data.epoch_rows(config.seed, 0, feed.num_images, config.batch_size)
-    return task.make_train_step(mesh).lower(state, feed(rows[0])).as_text()
-
-
-def start(config: ConfigDict, workdir: Path) -> str:
-    """The text of the program that draws the initial state."""
-    return jax.jit(task_of(config).initial_state).lower().as_text()
-
-
-def shapes(config: ConfigDict, workdir: Path) -> str:
-    """The shapes of the initial state."""
-    return str(jax.eval_shape(task_of(config).initial_state))
-
-
-def order(config: ConfigDict, workdir: Path) -> list:
-    """The rows of the first epoch's batches."""
-    count = len(data.load(config.dataset).train)
-    return data.epoch_rows(config.seed, 0, count, config.batch_size).tolist()
-
-
-def rates(config: ConfigDict, workdir: Path) -> list[float]:
-    """The learning rate of every update."""
-    task = task_of(config)
-    return [float(task.schedule(k)) for k in range(task.num_steps)]
-
-
-def splits(config: ConfigDict, workdir: Path) -> list[int]:
-    """How many images train, test and validation have."""
-    dataset = data.load(config.dataset)
-    return [len(s) for s in (dataset.train, dataset.test, dataset.validation or ())]
-
-
-def placement(config: ConfigDict, workdir: Path) -> bool:
-    """Whether the images lie on the device."""
-    dataset = data.load(config.dataset)
-    mesh = parallel.make_mesh(jax.devices()[:1])
-    return parallel.Feed(dataset.test, mesh, config.dataset.placement).on_device
-
-
-def where(config: ConfigDict, workdir: Path) -> str:
-    """Where prepared data are looked for."""
-    config.dataset.update(name="cifar10")
-    config.dataset.data_dir = str(workdir / (config.dataset.data_dir or "here"))
-    with pytest.raises(UserError) as error:
-        data.load(config.dataset)
-    return str(error.value)
-
-
-def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
-    """What a run evaluates, logs and keeps. All runs share their compiled steps."""
-    batches: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        shared_steps(patch, batches)
-        train.train(config, workdir, mesh=parallel.make_mesh(jax.devices()[:1]))
-    kept = sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
-    snapshots = workdir / "snapshots"
-    return {
-        "lines": [(line["step"], line["split"]) for line in metrics.read(workdir)],
-        "checkpoints": kept,
-        "snapshots": sorted(p.name for p in snapshots.iterdir())
-        if snapshots.exists()
-        else [],
-        "batches": batches,
-    }
-
-
-_compiled: dict[str, Callable] = {}  # steps of the runs
-
-# Field: another value, where it shows, and the config it shows in.
-EFFECTS: dict[str, tuple[Any, Callable, dict[str, str]]] = {
-    "seed": (43, program, {}),
-    "dataset.name": ("digits", program, {}),
-    "dataset.crop_padding": (2, program, {}),
-    "dataset.flip": (False, program, {}),
-    "dataset.data_dir": ("elsewhere", where, {}),
-    "dataset.validation_fraction": (0.25, splits, {}),
-    "dataset.placement": ("host", placement, {}),
-    "batch_size": (300, order, {}),
-    "num_epochs": (4, rates, {}),
-    "optimizer.learning_rate": (0.2, rates, {}),
-    "optimizer.momentum": (0.8, program, {}),
-    "optimizer.weight_decay": (1e-3, program, {}),
-    "optimizer.decay_exclude": (("centers",), program, {}),
-    "schedule.name": ("cosine_epochwise", rates, {}),
-    "schedule.warmup_epochs": (2.0, rates, {}),
-    "schedule.drop_epochs": ((2,), rates, {"schedule": "multistep"}),
-    "schedule.drop_factor": (5.0, rates, {"schedule": "multistep"}),
-    "eval_every_epochs": (2, run, {}),
-    "eval_batch_size": (90, run, {}),
-    "log_every_steps": (2, run, {}),
-    "checkpoint_every_steps": (2, run, {}),
-    "checkpoints_to_keep": (1, run, {}),
-    "snapshot_every_epochs": (1, run, {}),
-    "model.name": ("resnet10", shapes, {"attention": "resnet18"}),
-    "model.patch_size": (4, shapes, {}),
-    "model.width": (8, shapes, {}),
-    "model.num_layers": (2, shapes, {}),
-    "model.num_heads": (3, shapes, {}),
-    "model.mlp_dim": (8, shapes, {}),
-    "model.activation": ("relu", program, {}),
-    "model.dropout_rate": (0.2, program, {}),
-    "model.norm_epsilon": (1e-6, program, {}),
-    "model.compute_dtype": ("bfloat16", program, {}),
-    "model.attention.name": ("quadratic_nonisotropic", shapes, {}),
-    "model.attention.dropout_rate": (0.2, program, {}),
-    "model.attention.center_std": (1.0, start, {}),
-    "model.attention.spread_std": (0.1, start, {}),
-    "model.attention.max_position": (8, shapes, {"attention": "learned_wo_content"}),
-    "model.attention.position_dim": (8, shapes, {"attention": "learned_wo_content"}),
-}
-SEED_ALSO = (start, order)  # `seed` decides these besides the steps
-
-
-@pytest.fixture(scope="module")
-def observed(tmp_path_factory):
-    """`observed(how, config)`, each different question asked once."""
-    answers: dict[str, Any] = {}
-
-    def ask(how: Callable, config: ConfigDict) -> Any:
-        key = how.__name__ + config_lib.to_json(config)
-        if key not in answers:
-            workdir = tmp_path_factory.mktemp(how.__name__)
-            answers[key] = how(config.copy_and_resolve_references(), workdir)
-            if how is where:  # the folder itself differs every time
-                answers[key] = answers[key].replace(str(workdir), "")
-        return answers[key]
-
-    return ask
-
-
-def shared_steps(patch: pytest.MonkeyPatch, batches: list[int]) -> None:
-    """All runs start alike and train with one compiled step: they differ around it.
-
-    `batches` gets the sizes of the batches that are evaluated.
-    """
-
-    def make_train_step(task, mesh):
-        if "train" not in _compiled:
-            _compiled["train"] = original_train(task, mesh)
-        return _compiled["train"]
-
-    def make_eval_step(model, dataset, mesh):
-        if "eval" not in _compiled:
-            _compiled["eval"] = original_eval(model, dataset, mesh)
-
-        def step(variables, source, weights):
-            batches.append(len(weights))
-            return _compiled["eval"](variables, source, weights)
-
-        return step
-
-    if "start" not in _compiled:
-        task = task_of(small())
-        state = jax.device_get(jax.jit(task.initial_state)())
-        _compiled["start"] = lambda task: jax.tree.map(jnp.asarray, state)
-    original_train = task_lib.Task.make_train_step
-    original_eval = evaluate.make_eval_step
-    patch.setattr(task_lib.Task, "initial_state", _compiled["start"])
-    patch.setattr(task_lib.Task, "make_train_step", make_train_step)
-    patch.setattr(train, "make_eval_step", make_eval_step)
-
-
-def test_every_field_has_its_row():
-    assert set(EFFECTS) == all_fields()
-
-
-@pytest.mark.parametrize("field", EFFECTS)
-def test_a_field_has_an_effect(field, observed):
-    value, how, setup = EFFECTS[field]
-    config, changed = small(**setup), small(**setup)
-    assert flatten(config)[field] != value
-    put(changed, field, value)
-    check(config)
-    check(changed)
-    assert observed(how, config) != observed(how, changed)
-
-
-def test_the_same_config_is_the_same_program():
-    """Else a program would differ whatever the field."""
-    assert program(small(), Path()) == program(small(), Path())
-
-
-@pytest.mark.parametrize("how", SEED_ALSO)
-def test_the_seed_decides_all_that_is_random(how, observed):
-    other = small()
-    other.seed = 43
-    assert observed(how, small()) != observed(how, other)
-
-
-def test_a_run_does_what_its_intervals_say(observed):
-    """The run that the intervals are compared with: nine steps."""
-    result = observed(run, small())
-    evaluations = [(3, "train"), (3, "test"), (6, "train"), (6, "test")]
-    assert result["lines"] == [*evaluations, (9, "train"), (9, "test")]
-    assert result["batches"] == [360] * 3 and result["snapshots"] == []
-    assert result["checkpoints"] == [3, 6, 9]
-    fewer = small()
-    fewer.checkpoints_to_keep = 1
-    kept = observed(run, fewer)["checkpoints"]
-    assert kept[-1] == 9 and len(kept) <= 2  # the newest, and the best

@@ -82,7 +82,8 @@ def _check_hierarchical_san(model: ConfigDict) -> None:
 def _check_san_size(kind: str, value: int, shown: Any, field: str = "") -> None:
     field = f"model.{field or kind}"
     if kind == "widths":
-        require(value % 32 == 0, field, shown, "of multiples of 32")
+        wanted = "multiples of 32" if isinstance(shown, tuple) else "a multiple of 32"
+        require(value % 32 == 0, field, shown, wanted)
     else:
         odd = value % 2 == 1 and 3 <= value <= _LARGEST_KERNEL
         require(odd, field, shown, f"odd, from 3 to {_LARGEST_KERNEL}")

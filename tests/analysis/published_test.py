@@ -118,20 +118,59 @@ def test_sharing_weights_tells_rows_apart_and_its_absence_means_no(make_run):
 
 
 @pytest.mark.parametrize(
-    ("model", "row"),
+    ("name", "fields", "row", "told"),
     [
-        ({"name": "san", "attention": "pairwise"}, "san_pairwise"),
-        ({"name": "san", "attention": "patchwise"}, "san_patchwise"),
-        ({"name": "san_hierarchical", "attention": "pairwise"}, "san_pairwise_ha"),
-        ({"name": "san_hierarchical", "attention": "patchwise"}, "san_patchwise_ha"),
-        ({"name": "vit", "share_weights": False, "class_token": "random"}, "vit"),
-        ({"name": "vit", "share_weights": True, "class_token": "random"}, "vit_ha"),
-        ({"name": "vit", "class_token": "learned"}, "vit_standard"),
+        ("vit", {"share_weights": True}, "vit_ha", []),
+        ("vit_standard_ha", {"share_weights": False}, "vit_standard", []),
+        ("vit_ha", {"class_token": "learned"}, "vit_ha", ["class_token learned"]),
+        (
+            "vit",
+            {"normalized_residual": False},
+            "vit",
+            ["normalized_residual False instead of True"],
+        ),
+        (
+            "san_pairwise_ha",
+            {"pre_activation": True, "num_sweeps": 2},
+            "san_pairwise_ha",
+            ["num_sweeps 2 instead of 1", "pre_activation True instead of False"],
+        ),
+        (
+            "learned_w_content_ha",
+            {"attention__transposed": True},
+            "learned_w_content_ha",
+            ["transposed True instead of False"],
+        ),
+        ("san_patchwise", {"num_blocks": (3, 2, 3, 5)}, None, []),
+        ("san_patchwise", {"attention": "pairwise"}, "san_pairwise", []),
+        ("san_patchwise_ha", {"kernel_size": 7}, None, []),
+        ("vit", {"stem_width": 0}, None, []),
     ],
 )
-def test_rows_of_table_3(model, row):
-    fields = {f"model.{key}": value for key, value in model.items()}
-    assert published.find_row({"dataset.name": "cifar10", **fields}).name == row
+def test_rows_of_table_3(name, fields, row, told, make_run):
+    """Sizes and sharing make the row; a published accident put right is told."""
+    fields = {f"model__{field}": value for field, value in fields.items()}
+    run = tables.read_run(make_run("run", name, {}, **fields))
+    assert (run.row and run.row.name) == row
+    if run.row is not None:
+        found = run.row.differences(run.fields)
+        assert len(found) == len(told)
+        assert all(text in line for text, line in zip(told, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "told"),
+    [
+        ("vit", {"optimizer__nesterov": False}, "nesterov False instead of True"),
+        ("san_patchwise", {"label_smoothing": 0.0}, "label_smoothing 0.0 instead"),
+        ("san_patchwise_ha", {"dataset__crop_padding": 4}, "crop_padding 4 instead"),
+        ("learned_w_content_ha", {"optimizer__decay_exclude": ("scale",)}, "scale"),
+    ],
+)
+def test_another_training_than_the_reports_is_told(name, fields, told, make_run):
+    run = tables.read_run(make_run("run", name, {}, **fields))
+    (line,) = run.row.differences(run.fields)
+    assert told in line
 
 
 def test_no_run_can_be_two_rows():

@@ -10,7 +10,7 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import models
-from attn_cnn_jax.config import resnet, self_attention
+from attn_cnn_jax.config import resnet, san, san_hierarchical, self_attention, vit
 from attn_cnn_jax.models.attention import ATTENTIONS
 
 
@@ -34,9 +34,38 @@ def assert_normal(values, mean, std):
     assert abs(outside - 0.317) < 5 * 0.47 / n**0.5
 
 
+def assert_truncated_normal(values, std):
+    """Normal cut off at two deviations, and of deviation `std` after the cut."""
+    n, cut = values.size, 2 * std / 0.87962566
+    assert cut * (1 - 50 / n) < np.abs(values).max() <= cut * (1 + 1e-6)
+    assert abs(values.mean()) < 5 * std / n**0.5
+    assert abs(values.std() / std - 1) < 5 * 0.6 / n**0.5
+    # 31.7% of a normal lie outside its deviation, of which the cut takes 4.6%.
+    outside = (np.abs(values) > cut / 2).mean()
+    assert abs(outside - 0.284) < 5 * 0.45 / n**0.5
+
+
 def assert_constant(values, wanted):
     """Every value is `wanted`."""
     assert (values == wanted).all()
+
+
+def uniform(fan_in):
+    return functools.partial(assert_uniform, fan_in=fan_in)
+
+
+def normal(std):
+    return functools.partial(assert_normal, mean=0.0, std=std)
+
+
+def constant(value):
+    return functools.partial(assert_constant, wanted=value)
+
+
+NORMS = (
+    ("(.*/)?(.*_)?norm(_[12])?/(scale|var)", constant(1)),
+    ("(.*/)?(.*_)?norm(_[12])?/(bias|mean)", constant(0)),
+)
 
 
 def network_rules(model):
@@ -45,41 +74,49 @@ def network_rules(model):
     identity = np.eye(2) if "nonisotropic" in model.attention.name else 1.0
     position_dim = model.attention.get("position_dim", 0)
 
-    def uniform(fan_in):
-        return functools.partial(assert_uniform, fan_in=fan_in)
-
     def spreads(values):
         assert_normal(values - identity, 0.0, 0.01)
 
     return (
         ("embedding/.*", uniform(12)),
-        (".*/attention/value_.*", uniform(heads * width)),
+        (".*/attention/value_(kernel|bias)", uniform(heads * width)),
+        (".*/attention/value_projection_kernel", uniform(width)),
         (".*/attention/(query|key)_(kernel|bias)", uniform(width)),
         (".*/attention/(query|key|value)/.*", uniform(width)),
         (".*/attention/(row|col)_keys", uniform(position_dim or 1)),
-        (".*_embeddings", functools.partial(assert_normal, mean=0.0, std=1.0)),
-        (".*/centers", functools.partial(assert_normal, mean=0.0, std=2.0)),
+        (".*_embeddings", normal(1.0)),
+        (".*/centers", normal(2.0)),
         (".*/spreads", spreads),
         (".*/attention_dense/.*", uniform(width)),
         (".*/mlp_in/.*", uniform(width)),
         (".*/mlp_out/.*", uniform(model.mlp_dim)),
         ("classifier/.*", uniform(width)),
-        (".*_norm/scale", functools.partial(assert_constant, wanted=1)),
-        (".*_norm/bias", functools.partial(assert_constant, wanted=0)),
+        *NORMS,
     )
 
 
-def check_network(model, params):
+def check_tensors(tensors, rules):
     """Every tensor has one rule and follows it."""
-    tensors = traverse_util.flatten_dict(params, sep="/")
     for path, values in tensors.items():
-        checks = [c for p, c in network_rules(model) if re.fullmatch(p, path)]
+        checks = [check for pattern, check in rules if re.fullmatch(pattern, path)]
         assert len(checks) == 1, path
         try:
             checks[0](np.asarray(values, np.float64))
         except AssertionError as error:
-            raise AssertionError(f"{model.attention.name}: {path}") from error
+            raise AssertionError(path) from error
+
+
+def check_network(model, params):
+    """The rules of a network hold."""
+    tensors = traverse_util.flatten_dict(params, sep="/")
+    check_tensors(tensors, network_rules(model))
     return tensors
+
+
+def assert_all_differ(tensors):
+    """No two tensors share their numbers."""
+    drawn = [values.reshape(-1) for values in tensors.values() if values.std() > 0]
+    assert len({float(values[0]) for values in drawn}) == len(drawn)
 
 
 def draw(model, image_shape, num_seeds=None):
@@ -103,9 +140,7 @@ def test_small_networks(attention):
     if "position_dim" in model.attention:
         model.attention.position_dim = 6
     tensors = check_network(model, draw(model, (4, 8, 3), num_seeds=100)["params"])
-    drawn = [values.reshape(-1) for values in tensors.values() if values.std() > 0]
-    firsts = {float(values[0]) for values in drawn}
-    assert len(firsts) == len(drawn)  # no two tensors share their numbers
+    assert_all_differ(tensors)
 
 
 @pytest.mark.parametrize("attention", ["quadratic_nonisotropic", "learned_w_content"])
@@ -129,3 +164,148 @@ def test_resnets():
             kind = re.fullmatch(".*norm/(scale|bias|mean|var)", path)
             assert kind, path
             assert_constant(values, 1 if kind[1] in ("scale", "var") else 0)
+
+
+def collections(variables):
+    """Parameters and running statistics by path."""
+    merged = {}
+    for collection in variables.values():
+        merged |= traverse_util.flatten_dict(collection, sep="/")
+    return merged
+
+
+def test_values_projected_before_mixing():
+    model = self_attention("learned_w_content_report")
+    model.update(width=16, num_layers=2, num_heads=4, mlp_dim=20, share_weights=True)
+    model.attention.project_values = True
+    params = draw(model, (4, 8, 3), num_seeds=100)["params"]
+    tensors = check_network(model, params)
+    assert "block/attention/value_projection_kernel" in tensors
+    assert not any(re.search("(query|key)_bias|attention_dense", p) for p in tensors)
+    assert_all_differ(tensors)
+
+
+def bottleneck_rules(prefix, width, attention, kernel_size):
+    """One block of a SAN, `prefix` a pattern."""
+    relation, planes, taps = width // 16, width // 32, kernel_size**2
+    pairwise = attention == "pairwise"
+    inside = f"{prefix}/attention"
+    return (
+        (f"{inside}/(query|key|value)/(kernel|bias)", uniform(width)),
+        (f"{inside}/position/(kernel|bias)", uniform(2)),
+        (
+            f"{inside}/relation_dense/kernel",
+            uniform(relation + 2 if pairwise else relation * (taps + 1)),
+        ),
+        (
+            f"{inside}/weight_dense/(kernel|bias)",
+            uniform(relation if pairwise else planes),
+        ),
+        (f"{prefix}/expand/(kernel|bias)", uniform(width // 4)),
+    )
+
+
+@pytest.mark.parametrize("attention", ["pairwise", "patchwise"])
+def test_sans(attention):
+    model = san(attention)
+    model.update(widths=(32, 96), num_blocks=(1, 1), kernel_sizes=(5, 3))
+    tensors = collections(draw(model, (16, 16, 3), num_seeds=30))
+    check_tensors(
+        tensors,
+        (
+            ("stem_conv/kernel", uniform(3)),
+            ("stage_[01]_conv/kernel", uniform(32)),  # of what comes in
+            *bottleneck_rules("stage_0_block_0", 32, attention, 5),
+            *bottleneck_rules("stage_1_block_0", 96, attention, 3),
+            ("classifier/(kernel|bias)", uniform(96)),
+            *NORMS,
+        ),
+    )
+    assert_all_differ(tensors)
+    biases = {p for p in tensors if re.search("(query|key|value)/bias", p)}
+    assert len(biases) == 2 * 3
+
+
+@pytest.mark.parametrize("attention", ["pairwise", "patchwise"])
+def test_hierarchical_sans(attention):
+    model = san_hierarchical(attention)
+    model.update(width=64, num_passes=3)
+    tensors = collections(draw(model, (4, 4, 3), num_seeds=30))
+    check_tensors(
+        tensors,
+        (
+            ("stem_conv/kernel", uniform(3)),
+            ("pass_[012]_conv/kernel", uniform(64)),
+            *bottleneck_rules("block_[01]", 64, attention, 3),
+            ("classifier/(kernel|bias)", uniform(64)),
+            *NORMS,
+        ),
+    )
+    assert_all_differ(tensors)
+    assert not any(re.search("(query|key|value)/bias", path) for path in tensors)
+    assert "block_1/attention/key/kernel" in tensors  # counted, never used
+
+
+def small_vit(kind):
+    """Sizes with a fan-in that tells each kind of tensor from the others."""
+    model = vit(kind)
+    model.update(stem_width=8, width=20, num_layers=1, num_heads=3)
+    model.update(head_dim=10, mlp_dim=28)
+    return model
+
+
+# The stem's convolution is drawn as PyTorch does it, its blocks as torchvision does.
+STEM = (
+    ("stem/conv/kernel", uniform(3 * 9)),
+    ("stem/block_[01]/[12]_conv/kernel", normal((2 / (8 * 9)) ** 0.5)),
+)
+
+
+def test_the_reports_vision_transformer():
+    tensors = collections(draw(small_vit("report"), (8, 8, 3), num_seeds=60))
+    check_tensors(
+        tensors,
+        (
+            *STEM,
+            ("embedding/(kernel|bias)", uniform(8 * 4)),
+            ("positions", normal(1.0)),
+            ("block_0/attention/(query|key|value)/kernel", uniform(20)),
+            ("block_0/attention/output/(kernel|bias)", uniform(30)),
+            ("block_0/mlp_in/(kernel|bias)", uniform(20)),
+            ("block_0/mlp_out/(kernel|bias)", uniform(28)),
+            ("classifier/(kernel|bias)", uniform(20)),
+            *NORMS,
+        ),
+    )
+    assert_all_differ(tensors)
+
+
+def xavier(fan_in, fan_out):
+    """U(-a, a) with a^2 = 6 / (fan_in + fan_out)."""
+    return uniform((fan_in + fan_out) / 6)
+
+
+def test_the_standard_vision_transformer():
+    tensors = collections(draw(small_vit("standard"), (8, 8, 3), num_seeds=60))
+    check_tensors(
+        tensors,
+        (
+            *STEM,
+            (
+                "embedding/kernel",
+                functools.partial(assert_truncated_normal, std=(1 / 32) ** 0.5),
+            ),
+            ("embedding/bias", constant(0)),
+            ("class_token", constant(0)),
+            ("positions", normal(0.02)),
+            ("block_0/attention/(query|key|value)/kernel", xavier(20, 30)),
+            ("block_0/attention/output/kernel", xavier(30, 20)),
+            ("block_0/attention/(query|key|value|output)/bias", constant(0)),
+            ("block_0/mlp_in/kernel", xavier(20, 28)),
+            ("block_0/mlp_out/kernel", xavier(28, 20)),
+            ("block_0/mlp_(in|out)/bias", normal(1e-6)),
+            ("classifier/(kernel|bias)", constant(0)),
+            *NORMS,
+        ),
+    )
+    assert_all_differ(tensors)

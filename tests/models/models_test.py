@@ -11,6 +11,7 @@ import pytest
 
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax import models
+from attn_cnn_jax.config.model_checks import _CHECKS
 from attn_cnn_jax.models.attention import ATTENTIONS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -18,12 +19,25 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 COUNTS = {
     "learned_w_content": 29_484_282,
     "learned_w_content_16heads": 20_956_938,
+    "learned_w_content_16heads_ha": 4_414_874,
+    "learned_w_content_ha": 4_754_122,
+    "learned_w_content_report": 28_478_682,
+    "learned_w_content_report_16heads": 26_459_754,
     "learned_wo_content": 12_278_682,
     "learned_wo_content_16heads": 8_421_642,
     "quadratic_isotropic": 12_086_844,
     "quadratic_isotropic_16heads": 8_277_546,
+    "quadratic_isotropic_ha": 2_022_149,
     "quadratic_nonisotropic": 12_087_006,
     "resnet18": 11_173_962,
+    "san_pairwise": 3_737_056,
+    "san_pairwise_ha": 352_750,
+    "san_patchwise": 3_851_142,
+    "san_patchwise_ha": 356_282,
+    "vit": 37_394_506,
+    "vit_ha": 6_531_946,
+    "vit_standard": 37_460_506,
+    "vit_standard_ha": 6_543_946,
 }
 RESNET_COUNTS = {
     "resnet10": 4_903_242,
@@ -33,11 +47,37 @@ RESNET_COUNTS = {
     "resnet101": 42_512_970,
     "resnet152": 58_156_618,
 }
+# The official SANs, for 1,000 classes of 224 x 224 images.
+IMAGENET_COUNTS = {
+    ("san10", "pairwise"): 10_531_848,
+    ("san15", "pairwise"): 14_065_436,
+    ("san19", "pairwise"): 17_596_156,
+    ("san10", "patchwise"): 11_841_124,
+    ("san15", "patchwise"): 16_181_310,
+    ("san19", "patchwise"): 20_518_470,
+}
+# Parts of the report's networks on their own, and versions that it does not name.
+SAN_COUNTS = [
+    (config_lib.san, "pairwise", {"projection_bias": False}, 3_734_992),
+    (config_lib.san, "patchwise", {"kernel_sizes": (3, 7, 7, 7)}, 4_445_382),
+    (config_lib.san_hierarchical, "pairwise", {"num_blocks": 1}, 310_396),
+    (config_lib.san_hierarchical, "pairwise", {"width": 128}, 90_182),
+    (config_lib.san_hierarchical, "pairwise", {"width": 512}, 1_395_134),
+    (config_lib.san_hierarchical, "pairwise", {"num_sweeps": 2}, 352_750),
+]
+VIT_COUNTS = [
+    ("report", {"stem_width": 0}, 37_147_082),
+    ("report", {"stem_width": 0, "share_weights": True}, 6_284_522),
+    ("report", {"class_token": "learned"}, 37_394_906),
+    ("standard", {"stem_width": 0}, 37_213_082),
+    ("standard", {"stem_width": 0, "share_weights": True}, 6_296_522),
+]
 NETWORK_COUNTS = [
     ("learned_query_position", {}, 20_822_682),
     ("learned_w_content_v1", {}, 29_601_882),
     ("multi_head", {"num_heads": 8}, 6_331_482),
     ("learned_wo_content", {"attention": {"position_dim": 8}}, 12_090_522),
+    ("learned_w_content", {"share_weights": True}, 4_921_722),
     ("quadratic_isotropic", {"num_heads": 16}, 18_806_970),
     (
         "quadratic_nonisotropic",
@@ -57,9 +97,9 @@ def config_of(path):
     return module.get_config()
 
 
-def shapes_of(config_model, image_shape=(32, 32, 3)):
+def shapes_of(config_model, image_shape=(32, 32, 3), num_classes=10):
     """The model and its variables without arrays."""
-    model = models.build(config_model, 10)
+    model = models.build(config_model, num_classes)
     init = functools.partial(models.initial_variables, model, image_shape=image_shape)
     return model, jax.eval_shape(init, jax.random.key(0))
 
@@ -70,6 +110,27 @@ def small_network(attention, **changes):
     model.update(width=16, num_layers=2, num_heads=4, mlp_dim=20)
     model.update(changes)
     return model
+
+
+def small_report_models():
+    """SANs and Vision Transformers by what tells them apart, as small as they get."""
+    for attention in ("pairwise", "patchwise"):
+        model = config_lib.san(attention)
+        model.update(widths=(32, 64), num_blocks=(1, 1), kernel_sizes=(5, 3))
+        yield f"san {attention}", model
+        model = config_lib.san_hierarchical(attention)
+        model.update(width=32, num_passes=2)
+        yield f"san_hierarchical {attention}", model
+    for kind, share_weights in (("report", False), ("standard", True)):
+        model = config_lib.vit(kind)
+        model.update(stem_width=4, width=16, num_heads=4, head_dim=8, mlp_dim=20)
+        model.update(num_layers=2, share_weights=share_weights)
+        yield f"vit {kind}{' ha' * share_weights}", model
+    for attention in ("learned_w_content_report", "quadratic_isotropic"):
+        yield f"{attention} ha", small_network(attention, share_weights=True)
+
+
+REPORT_MODELS = dict(small_report_models())
 
 
 def test_every_config_has_a_count():
@@ -103,6 +164,30 @@ def test_count_of_a_resnet(name):
     assert models.count_parameters(variables) == RESNET_COUNTS[name]
 
 
+@pytest.mark.parametrize("name, attention", IMAGENET_COUNTS)
+def test_count_of_an_official_san(name, attention):
+    config_model = config_lib.san(attention, name)
+    _, variables = shapes_of(config_model, (224, 224, 3), num_classes=1000)
+    count = models.count_parameters(variables)
+    assert count == IMAGENET_COUNTS[name, attention]
+
+
+@pytest.mark.parametrize("block, attention, changes, count", SAN_COUNTS)
+def test_count_of_another_san(block, attention, changes, count):
+    config_model = block(attention)
+    config_model.update(changes)
+    _, variables = shapes_of(config_model, (64, 64, 3))  # room for 7 x 7
+    assert models.count_parameters(variables) == count
+
+
+@pytest.mark.parametrize("kind, changes, count", VIT_COUNTS)
+def test_count_of_another_vision_transformer(kind, changes, count):
+    config_model = config_lib.vit(kind)
+    config_model.update(changes)
+    _, variables = shapes_of(config_model)
+    assert models.count_parameters(variables) == count
+
+
 @pytest.mark.parametrize("attention, changes, count", NETWORK_COUNTS)
 def test_count_of_a_network(attention, changes, count):
     config_model = config_lib.self_attention(attention)
@@ -112,8 +197,10 @@ def test_count_of_a_network(attention, changes, count):
 
 
 def test_every_model_and_attention_of_the_schema_exists():
-    names = {"self_attention", *RESNET_COUNTS}
-    assert set(models.MODELS) == names
+    official = {name for name, _ in IMAGENET_COUNTS}
+    names = {"self_attention", "vit", "san", "san_hierarchical", *official}
+    assert set(models.MODELS) == names | {*RESNET_COUNTS}
+    assert set(_CHECKS) == set(models.MODELS)
     for attention in ATTENTIONS:
         assert config_lib.self_attention(attention).attention.name == attention
 
@@ -151,8 +238,12 @@ def test_a_missing_field_is_refused():
 
 @pytest.mark.parametrize(
     "config_model",
-    [*map(small_network, ATTENTIONS), config_lib.resnet("resnet10")],
-    ids=[*ATTENTIONS, "resnet10"],
+    [
+        *map(small_network, ATTENTIONS),
+        config_lib.resnet("resnet10"),
+        *REPORT_MODELS.values(),
+    ],
+    ids=[*ATTENTIONS, "resnet10", *REPORT_MODELS],
 )
 def test_bfloat16_keeps_parameters_and_logits_in_float32(config_model):
     config_model = config_model.copy_and_resolve_references()
@@ -196,6 +287,76 @@ def test_training_and_evaluation_are_finite(attention, quick_jit):
     assert set(sown) == {"block_0", "block_1"}
     for block in sown.values():
         assert block["attention"]["attention"][0].shape[1:] == (4, 4, 6, 4, 6)
+
+
+@pytest.mark.parametrize("name", REPORT_MODELS)
+def test_a_model_of_the_report_is_finite(name, quick_jit):
+    """Also on images that are not square; capture leaves the logits as they are."""
+    config_model = REPORT_MODELS[name]
+    model, shapes = shapes_of(config_model, (12, 16, 3))
+    rng = np.random.default_rng(0)
+    variables = jax.tree.map(
+        lambda leaf: rng.normal(size=leaf.shape, scale=0.3).astype(leaf.dtype), shapes
+    )
+    statistics = [name for name in variables if name == "batch_stats"]
+    for collection in statistics:
+        squared = jax.tree.map(np.square, variables[collection])  # no negative variance
+        variables[collection] = jax.tree.map(lambda leaf: leaf + 0.5, squared)
+    images = rng.normal(size=(3, 12, 16, 3)).astype(np.float32)
+
+    @quick_jit
+    def outputs(variables, images):
+        rngs = {"dropout": jax.random.key(0), "class_token": jax.random.key(1)}
+        captured, layers = model.apply(
+            variables, images, train=False, mutable=["intermediates"]
+        )
+        trained, moved = model.apply(
+            variables, images, train=True, rngs=rngs, mutable=statistics
+        )
+        logits = model.apply(variables, images, train=False)
+        return logits, captured, trained, moved, layers
+
+    logits, captured, trained, moved, layers = outputs(variables, images)
+    for leaf in jax.tree.leaves((logits, trained, moved)):
+        assert np.isfinite(leaf).all()
+    assert np.std(logits) > 0
+    np.testing.assert_allclose(logits, captured, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(logits, trained, rtol=1e-3)
+    for before, after in zip(
+        jax.tree.leaves({k: variables[k] for k in statistics}),
+        jax.tree.leaves(moved),
+        strict=True,
+    ):
+        assert (before != after).all()  # every channel's statistics moved
+    sown = [leaf.shape for leaf in jax.tree.leaves(layers["intermediates"])]
+    taps = {"san pairwise": [(6, 8, 25, 1), (3, 4, 9, 2)]}
+    taps["san patchwise"] = taps["san pairwise"]
+    if name in taps:
+        assert sown == [(3, *shape) for shape in taps[name]]
+    elif name.startswith("san_hierarchical"):
+        assert sown == [(3, 12, 16, 9, 1)] * 4
+    elif name.startswith("vit"):
+        assert sown == [(3, 4, 49, 49)] * 2
+    else:
+        images_of = 1 if name.startswith("quadratic") else 3
+        assert sown == [(images_of, 4, 6, 8, 6, 8)] * 2
+
+
+@pytest.mark.parametrize(
+    "config_model, match",
+    [
+        ({**config_lib.san("both")}, "attention is 'both'"),
+        ({**config_lib.san("pairwise"), "kernel_sizes": (3, 3, 3, 5)}, "kernel_size=5"),
+        ({**config_lib.san("pairwise"), "widths": (64, 64, 64, 100)}, "width=100"),
+        ({**config_lib.san("pairwise"), "sizes": 3}, "sizes"),
+        ({**config_lib.san_hierarchical("pairwise"), "width": 48}, "width=48"),
+        ({**config_lib.vit(), "patch_size": 3}, "patch_size=3"),
+        ({**config_lib.vit(), "heads": 3}, "heads"),
+    ],
+)
+def test_an_impossible_model_of_the_report_is_refused(config_model, match):
+    with pytest.raises(models.ModelError, match=match):
+        shapes_of(config_model)
 
 
 def test_the_block_drops_its_two_updates():
