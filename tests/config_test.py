@@ -78,6 +78,7 @@ def test_every_model_block_passes(name):
 # Values that are not of the field's type, or not in its range.
 WRONG: dict[str, list[Any]] = {
     "seed": ["42", 1.5, -1, 2**32, None],
+    "init_from": [None, 3],
     "dataset.name": [3, None],
     "dataset.crop_padding": [4.5, -1, True],
     "dataset.flip": [1, "yes"],
@@ -347,6 +348,14 @@ def where(config: ConfigDict, workdir: Path) -> str:
     return str(error.value)
 
 
+def origin(config: ConfigDict, workdir: Path) -> str:
+    """What a new run says of its first variables, which are not there."""
+    try:
+        return str(train._start(config, jax.eval_shape(task_of(config).initial_state)))
+    except UserError as error:
+        return str(error)
+
+
 def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
     """What a run evaluates, logs and keeps. All runs share their compiled steps."""
     batches: list[int] = []
@@ -370,6 +379,7 @@ _compiled: dict[str, Callable] = {}  # steps of the runs
 # Field: another value, where it shows, and the config it shows in.
 EFFECTS: dict[str, tuple[Any, Callable, dict[str, str]]] = {
     "seed": (43, program, {}),
+    "init_from": ("elsewhere", origin, {}),
     "dataset.name": ("digits", program, {}),
     "dataset.crop_padding": (2, program, {}),
     "dataset.flip": (False, program, {}),
