@@ -6,6 +6,7 @@ import pathlib
 import platform
 import subprocess
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from jax.sharding import Mesh
@@ -37,9 +38,15 @@ def describe(mesh: Mesh) -> dict[str, Any]:
     }
 
 
-def record(workdir: pathlib.Path, mesh: Mesh) -> None:
-    """Add a line about this start of a run to its `environment.jsonl`."""
+def record(
+    workdir: pathlib.Path, mesh: Mesh, start: Mapping[str, Any] | None = None
+) -> None:
+    """Add a line about this start of a run to its `environment.jsonl`.
+
+    `start` says what the run begins with, where it does not draw its variables.
+    """
     line = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **describe(mesh)}
+    line.update(start or {})
     with (workdir / "environment.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 

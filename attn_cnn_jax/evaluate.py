@@ -66,7 +66,11 @@ def evaluate_run(
     dataset = data.load(config.dataset)
     mesh = parallel.make_mesh()
     model = models.build(config.model, dataset.num_classes)
-    _refuse_other_shapes(model, dataset, run.variables)
+    wanted = jax.eval_shape(
+        lambda: models.initial_variables(model, jax.random.key(0), dataset.image_shape)
+    )
+    complaint = "the checkpoint does not fit its config and data"
+    refuse_other_shapes(wanted, run.variables, complaint)
     result = evaluate(
         make_eval_step(model, dataset, mesh, config.seed),
         parallel.replicate(run.variables, mesh),
@@ -76,23 +80,23 @@ def evaluate_run(
     return {"step": run.step, **result}
 
 
-def _refuse_other_shapes(
-    model: nn.Module, dataset: data.Dataset, variables: Mapping[str, Any]
+def refuse_other_shapes(
+    wanted: Mapping[str, Any], found: Mapping[str, Any], complaint: str
 ) -> None:
-    """Loaded variables must be those of the config's model on the config's data."""
-    wanted = jax.eval_shape(
-        lambda: models.initial_variables(model, jax.random.key(0), dataset.image_shape)
-    )
+    """Raise a `UserError`, the complaint and the first array that does not fit.
+
+    Both are variables, as arrays or as shapes.
+    """
     wanted, found = (
         {
             jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
             for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
         }
-        for tree in (wanted, variables)
+        for tree in (wanted, found)
     )
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             raise UserError(
-                f"the checkpoint does not fit its config and data: {name} has shape "
-                f"{found.get(name)}, not {wanted.get(name)}."
+                f"{complaint}: {name} has shape {found.get(name)}, not "
+                f"{wanted.get(name)}."
             )

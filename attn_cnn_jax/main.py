@@ -2,6 +2,7 @@
 
 python -m attn_cnn_jax.main --config=configs/learned_wo_content.py
 python -m attn_cnn_jax.main --mode=evaluate --workdir=runs/learned_wo_content_seed42
+python -m attn_cnn_jax.main --config=configs/laptop.py --init_from=runs/pruned
 """
 
 import json
@@ -21,6 +22,9 @@ _CONFIG = config_flags.DEFINE_config_file(
 )
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder of the run; default runs/<config>[_<option>]_seed<n>."
+)
+_INIT_FROM = flags.DEFINE_string(
+    "init_from", None, "Workdir whose model and last variables a new run starts from."
 )
 _MODE = flags.DEFINE_enum(
     "mode", "train", ["train", "evaluate"], "Train (or continue), or score again."
@@ -56,11 +60,16 @@ def main() -> int:
     config = _CONFIG.value
     if _data_dir() is not None:
         config.dataset.data_dir = _data_dir()
+    source = _INIT_FROM.value and os.path.abspath(os.path.expanduser(_INIT_FROM.value))
+    workdir = os.path.expanduser(
+        _WORKDIR.value or default_workdir(flags.FLAGS["config"], config.seed, source)
+    )
+    if source:
+        _take_model(config, source, workdir)
     config_lib.check(config)
-    workdir = _WORKDIR.value or default_workdir(flags.FLAGS["config"], config.seed)
     _start_jax(config)
     try:
-        train.train(config, os.path.expanduser(workdir))
+        train.train(config, workdir)
     except signals.Stopped as stopped:
         if jax.process_index() == 0:
             print(f"{stopped}, saved; the same command continues from there.")
@@ -68,16 +77,37 @@ def main() -> int:
     return 0
 
 
-def default_workdir(flag: flags.Flag, seed: int) -> str:
-    """runs/<config name>[_<options>]_seed<n>."""
+def default_workdir(flag: flags.Flag, seed: int, init_from: str | None = None) -> str:
+    """runs/<config name>[_<options>]_seed<n>[_init_<name of the workdir>]."""
     path, _, options = config_flags.get_config_filename(flag).partition(":")
     name = "_".join([pathlib.Path(path).stem, *filter(None, options.split(","))])
-    return f"runs/{name}_seed{seed}"
+    origin = f"_init_{pathlib.Path(init_from).name}" if init_from else ""
+    return f"runs/{name}_seed{seed}{origin}"
+
+
+def _take_model(config: ConfigDict, source: str, workdir: str) -> None:
+    """Put the model of the run in `source` into `config`, under the flags' overrides.
+
+    A run that began there knows its model, should `source` be gone by now.
+    """
+    origin, own = checkpoint.read_config(source), checkpoint.read_config(workdir)
+    if origin is None and own is not None and own.get("init_from") == source:
+        origin = own
+    if origin is None or "model" not in origin:
+        raise UserError(f"--init_from: {source} is not the workdir of a run.")
+    overrides = config_flags.get_override_values(flags.FLAGS["config"])
+    config.init_from, config.model = source, origin.model
+    with config.ignore_type():
+        config.update_from_flattened_dict(
+            {k: v for k, v in overrides.items() if k.startswith("model.")}
+        )
 
 
 def _evaluate() -> int:
     if not _WORKDIR.value:
         raise UserError("--mode=evaluate needs --workdir=RUN.")
+    if _INIT_FROM.value:
+        raise UserError("--init_from starts a training; leave --mode=evaluate out.")
     if _CONFIG.value is not None:
         raise UserError(
             "--mode=evaluate takes the run's own config; leave --config out."

@@ -1,7 +1,7 @@
 """What a config comes to on a dataset: model, optimizer, state and training step."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -72,6 +72,10 @@ class Task:
         """The state before the first step, from `config.seed` alone."""
         rng = jax.random.fold_in(_rngs(self.config.seed)[0], 0)
         variables = models.initial_variables(self.model, rng, self.dataset.image_shape)
+        return self.start_of(variables)
+
+    def start_of(self, variables: Mapping[str, Any]) -> TrainState:
+        """The state before the first step with these variables."""
         opt_state = self.optimizer.init(variables["params"])
         return TrainState(jnp.zeros((), jnp.int32), variables, opt_state)
 

@@ -1,5 +1,6 @@
 """The training loop: steps, evaluation, checkpoints and metrics until the end."""
 
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -20,7 +21,7 @@ from attn_cnn_jax import (
 )
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.evaluate import evaluate, make_eval_step
+from attn_cnn_jax.evaluate import evaluate, make_eval_step, refuse_other_shapes
 from attn_cnn_jax.metrics import Sums
 from attn_cnn_jax.signals import Stopped, StopSignals
 from attn_cnn_jax.task import Task, TrainState
@@ -31,6 +32,8 @@ def train(
 ) -> dict[str, int | float]:
     """Train `config` in `workdir`, or continue there, and return the last evaluation.
 
+    A new run starts from the last variables of `config.init_from` if that is not empty,
+    with an optimizer and a step of its own.
     Raises `Stopped` after a SIGTERM or Ctrl-C, with the state saved, and `UserError`
     where the config, the data or the workdir cannot be used or the loss is not finite.
     """
@@ -41,14 +44,16 @@ def train(
     dataset = data.load(config.dataset)
     task = Task.of(config, dataset)
     shapes = jax.eval_shape(task.initial_state)  # what cannot be built, before writing
+    start = None if checkpoint.is_resumable(workdir) else _start(config, shapes)
     with (
         StopSignals() as stop,
         checkpoint.Checkpoints(workdir, config, config.checkpoints_to_keep) as saved,
     ):
         if jax.process_index() == 0:
             checkpoint.write_config(workdir, config)
-            environment.record(workdir, mesh)
-        run = _Run(task, mesh, workdir, saved, shapes)
+            origin = start and {"init_from": config.init_from, "init_step": start.step}
+            environment.record(workdir, mesh, origin)
+        run = _Run(task, mesh, workdir, saved, shapes, start)
         return run.to_the_end(stop)
 
 
@@ -62,6 +67,7 @@ class _Run:
         workdir: pathlib.Path,
         saved: checkpoint.Checkpoints,
         shapes: TrainState,
+        start: checkpoint.Checkpoint | None,
     ) -> None:
         self.task, self.mesh, self.saved = task, mesh, saved
         self.workdir = workdir
@@ -78,7 +84,10 @@ class _Run:
         self.interval = Sums.zero()
         if found is None:
             self.step = 0
-            self.state = parallel.replicate(jax.jit(task.initial_state)(), mesh)
+            draw, given = task.initial_state, ()
+            if start is not None:
+                draw, given = task.start_of, (start.variables,)
+            self.state = parallel.replicate(jax.jit(draw)(*given), mesh)
         else:
             self.step = found.step
             self.state = TrainState(
@@ -240,6 +249,23 @@ class _Run:
                 self.metrics.write(self.step, name, values)
             self.bar.say_evaluation(self.step, name, results[name])
         return results.get("validation", results["test"])
+
+
+def _start(config: ConfigDict, shapes: TrainState) -> checkpoint.Checkpoint | None:
+    """What a new run starts from, its variables as `shapes`; None: drawn ones."""
+    source = config.init_from
+    if not source:
+        return None
+    start = checkpoint.load(os.path.expanduser(source))
+    refuse_other_shapes(
+        shapes.variables,
+        start.variables,
+        f"config.init_from: the variables of {source} do not fit this config and data",
+    )
+    variables = jax.tree.map(
+        lambda leaf, like: leaf.astype(like.dtype), start.variables, shapes.variables
+    )
+    return dataclasses.replace(start, variables=variables)
 
 
 def _refuse_other_run(config: ConfigDict, workdir: pathlib.Path) -> None:

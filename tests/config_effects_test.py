@@ -134,6 +134,14 @@ def where(config: ConfigDict, workdir: Path) -> str:
     return str(error.value)
 
 
+def origin(config: ConfigDict, workdir: Path) -> str:
+    """What a new run says of its first variables, which are not there."""
+    try:
+        return str(train._start(config, jax.eval_shape(task_of(config).initial_state)))
+    except UserError as error:
+        return str(error)
+
+
 def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
     """What a run evaluates, logs and keeps. All runs share their compiled steps."""
     batches: list[int] = []
@@ -161,6 +169,7 @@ MULTISTEP = {"schedule": "multistep"}
 EFFECTS: dict[str, dict[str, tuple[Any, Callable, dict[str, str]]]] = {
     "training": {
         "seed": (43, program, {}),
+        "init_from": ("elsewhere", origin, {}),
         "dataset.name": ("digits", program, {}),
         "dataset.crop_padding": (2, program, {}),
         "dataset.flip": (False, program, {}),

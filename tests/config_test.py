@@ -98,6 +98,7 @@ def test_every_model_block_passes(name):
 WRONG: dict[str, dict[str, list[Any]]] = {
     "training": {
         "seed": ["42", 1.5, -1, 2**32, None],
+        "init_from": [None, 3],
         "dataset.name": [3, None],
         "dataset.crop_padding": [4.5, -1, True],
         "dataset.flip": [1, "yes"],

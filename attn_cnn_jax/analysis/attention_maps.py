@@ -79,7 +79,7 @@ class MapBatches:
         self.position_only = tuple(shape.shape[0] == 1 for _, shape in layers)
         if batch_size is None:
             per_image = sum(4 * shape.size // shape.shape[0] for _, shape in layers)
-            fits = max(1, _MAX_BYTES // per_image)
+            fits = max(1, _MAX_BYTES // max(1, per_image))
             batch_size = min(fits, run.config.eval_batch_size)
         if batch_size < 1:
             raise UserError(f"a batch of {batch_size} images is none; take 1 or more.")

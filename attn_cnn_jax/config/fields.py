@@ -1,5 +1,6 @@
 """How a field that is missing, unknown or wrong is named."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -13,11 +14,18 @@ def require(holds: bool, field: str, value: Any, wanted: str) -> None:
         raise UserError(f"config.{field} is {value!r}; it must be {wanted}.")
 
 
-def check_schema(config: ConfigDict, schema: ConfigDict, prefix: str = "") -> None:
+def check_schema(
+    config: ConfigDict,
+    schema: ConfigDict,
+    prefix: str = "",
+    or_types: Mapping[str, type] | None = None,
+) -> None:
     """Raise unless `config` has the fields and types of `schema`.
 
-    The model and its attention have schemas of their own.
+    The fields in `or_types` may be of that type instead. The model and its attention
+    have schemas of their own.
     """
+    others = or_types or {}
     for key in config:
         if key not in schema:
             owner = f"a {config.name} model" if "name" in config else "a config"
@@ -32,8 +40,10 @@ def check_schema(config: ConfigDict, schema: ConfigDict, prefix: str = "") -> No
             if key not in ("model", "attention"):
                 check_schema(value, example, f"{prefix}{key}.")
         else:
-            right = type(value) is type(example) or (
+            right = type(value) in (type(example), others.get(key)) or (
                 isinstance(example, float) and type(value) is int
             )
             wanted = f"of type {type(example).__name__}"
+            if key in others:
+                wanted += f" or {others[key].__name__}"
             require(right, prefix + key, value, wanted)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
 _QUADRATIC = {"center_std": 2.0, "spread_std": 0.01}
 
@@ -38,6 +38,7 @@ VISION_TRANSFORMERS = ("report", "standard")
 def self_attention(attention: str) -> ConfigDict:
     """The paper's network at full size, with the named attention in every layer.
 
+    `num_heads` may also be a tuple, one number for each layer, 0 for none.
     "learned_w_content_report" comes with the report's block around it.
     """
     model = ConfigDict(
@@ -46,7 +47,7 @@ def self_attention(attention: str) -> ConfigDict:
             "patch_size": 2,
             "width": 400,
             "num_layers": 6,
-            "num_heads": 9,
+            "num_heads": FieldReference(9, field_type=object),  # of either type
             "mlp_dim": 512,
             "activation": "gelu",
             "dropout_rate": 0.1,

@@ -38,13 +38,10 @@ def _check_self_attention(model: ConfigDict) -> None:
     known = attention in model_blocks.ATTENTION_FIELDS
     require(known, "model.attention.name", attention, choices)
     schema = model_blocks.self_attention(attention)
-    check_schema(model, schema, "model.")
+    check_schema(model, schema, "model.", {"num_heads": tuple})
     check_schema(model.attention, schema.attention, "model.attention.")
     _check_fields(model)
-    if attention == "multi_head":
-        divides = model.num_heads > 0 and model.width % model.num_heads == 0
-        wanted = f"a divisor of config.model.width ({model.width}) for multi_head"
-        require(divides, "model.num_heads", model.num_heads, wanted)
+    _check_heads(model, share_the_width=attention == "multi_head")
     if attention in (
         "learned_w_content",
         "learned_w_content_report",
@@ -52,6 +49,26 @@ def _check_self_attention(model: ConfigDict) -> None:
     ):
         wanted = "even: half of each query meets the rows, half the columns"
         require(model.width % 2 == 0, "model.width", model.width, wanted)
+
+
+def _check_heads(model: ConfigDict, *, share_the_width: bool) -> None:
+    """One number of heads, or one for each layer, where heads have own widths 0 too."""
+    heads = model.num_heads
+    if isinstance(heads, tuple):
+        whole = all(type(number) is int and number >= 0 for number in heads)
+        wanted = "one number where config.model.share_weights is set"
+        require(not model.share_weights, "model.num_heads", heads, wanted)
+        wanted = (
+            "one whole number, or one for each of the config.model.num_layers "
+            f"({model.num_layers}) layers"
+        )
+        fits = whole and len(heads) == model.num_layers
+        require(fits, "model.num_heads", heads, wanted)
+    if share_the_width:
+        numbers = heads if isinstance(heads, tuple) else (heads,)
+        divides = all(n > 0 and model.width % n == 0 for n in numbers)
+        wanted = f"a divisor of config.model.width ({model.width}) for multi_head"
+        require(divides, "model.num_heads", heads, wanted)
 
 
 def _check_resnet(model: ConfigDict) -> None:
@@ -128,7 +145,7 @@ def _check_field(field: str, value: Any) -> None:
         require(0 < value < math.inf, field, value, "above 0")
     elif kind == "stem_width":
         require(value >= 0, field, value, "at least 0")
-    elif isinstance(value, tuple):
+    elif isinstance(value, tuple) and kind != "num_heads":
         whole = len(value) > 0 and all(type(v) is int and v >= 1 for v in value)
         require(whole, field, value, "a tuple of whole numbers, each at least 1")
     elif isinstance(value, int):

@@ -19,6 +19,8 @@ RESUMABLE = frozenset(
         "snapshot_every_epochs",
     }
 )
+# Fields that came later, as they are in a run that was recorded without them.
+_LATER_FIELDS = {"init_from": ""}
 
 
 def to_json(config: ConfigDict) -> str:
@@ -27,14 +29,15 @@ def to_json(config: ConfigDict) -> str:
 
 
 def from_dict(fields: Mapping[str, Any]) -> ConfigDict:
-    """The config that `to_json` wrote, tuples restored from JSON's lists."""
+    """The config, or block of one, that `to_json` wrote; JSON's lists are tuples."""
 
     def restored(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {key: restored(item) for key, item in value.items()}
         return tuple(value) if isinstance(value, list) else value
 
-    return ConfigDict(restored(fields))
+    is_whole = "model" in fields
+    return ConfigDict(restored({**_LATER_FIELDS, **fields} if is_whole else fields))
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> list[str]:

@@ -25,6 +25,7 @@ def base_config() -> ConfigDict:
         {
             "seed": 42,
             "model": {},
+            "init_from": "",  # a workdir: start from the variables it saved last
             "dataset": {
                 **_DATASETS["cifar10"],
                 "data_dir": "",  # empty: TFDS_DATA_DIR or ~/tensorflow_datasets

@@ -25,6 +25,9 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     **san.SANS,
 }
 
+# Networks that can be run from any of their layers on: `embed`, `layer`, `classify`.
+LAYERED = (SelfAttentionNetwork, VisionTransformer)
+
 
 class ModelError(ValueError):
     """A model that cannot be what its config asks for; the message says why."""

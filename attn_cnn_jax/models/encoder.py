@@ -1,6 +1,6 @@
 """Transformer blocks over a grid of pixels, and how layers share their weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,28 +19,32 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def apply_blocks(
-    block: Callable[..., nn.Module],
-    num_layers: int,
+def make_blocks(
+    block: Callable[[str, int], Any], num_layers: int, share_weights: bool
+) -> tuple[Any, ...]:
+    """The modules of all layers, `block(name, layer)`: one for all where shared."""
+    if share_weights:
+        return (block("block", 0),) * num_layers
+    return tuple(block(f"block_{layer}", layer) for layer in range(num_layers))
+
+
+def apply_layer(
+    blocks: Sequence[Any],
     share_weights: bool,
+    layer: int,
     x: Array,
+    keys: Array | None,
     *,
     train: bool,
-) -> Array:
-    """`x` after `num_layers` blocks, `block(name=...)(x, keys, train) -> (x, keys)`.
+) -> tuple[Array, Array | None]:
+    """`x` after a layer, and the keys for the next, to begin with None.
 
     Hierarchical Attention (report, section 4.1), `share_weights`: every layer is the
     same block; it computes keys in its first pass and is handed them in all later ones.
     Queries and values are those of each pass.
     """
-    if not share_weights:
-        for i in range(num_layers):
-            x, _ = block(name=f"block_{i}")(x, None, train=train)
-        return x
-    shared, keys = block(name="block"), None
-    for _ in range(num_layers):
-        x, keys = shared(x, keys, train=train)
-    return x
+    x, keys = blocks[layer](x, keys, train=train)
+    return x, keys if share_weights else None
 
 
 class EncoderBlock(nn.Module):

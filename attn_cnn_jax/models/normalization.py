@@ -48,16 +48,20 @@ class BatchNorm(nn.Module):
         running.value = self.momentum * running.value + (1 - self.momentum) * value
 
 
-def layer_norm(x: Array, epsilon: float, param_dtype: Any, name: str) -> Array:
-    """LayerNorm over the last axis, in the dtype of `x`; to be called in a module.
+def make_layer_norm(epsilon: float, param_dtype: Any, name: str) -> nn.LayerNorm:
+    """LayerNorm over the last axis, in `param_dtype`.
 
     The fast variance E[x^2] - E[x]^2 is not accurate to the original's epsilon, 1e-12.
     """
-    norm = nn.LayerNorm(
+    return nn.LayerNorm(
         epsilon=epsilon,
         use_fast_variance=False,
         dtype=param_dtype,
         param_dtype=param_dtype,
         name=name,
     )
-    return norm(x).astype(x.dtype)
+
+
+def layer_norm(x: Array, epsilon: float, param_dtype: Any, name: str) -> Array:
+    """`make_layer_norm` of `x`, in the dtype of `x`; to be called in a module."""
+    return make_layer_norm(epsilon, param_dtype, name)(x).astype(x.dtype)

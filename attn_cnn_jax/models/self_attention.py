@@ -1,6 +1,6 @@
 """The paper's fully attentional network for image classification."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from attn_cnn_jax.models.attention import ATTENTIONS
+from attn_cnn_jax.models.attention import ATTENTIONS, HeadlessAttention, Keys
 from attn_cnn_jax.models.encoder import (
     ACTIVATIONS,
     EncoderBlock,
-    apply_blocks,
+    apply_layer,
+    make_blocks,
 )
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
 from attn_cnn_jax.models.patches import patchify
@@ -29,15 +30,16 @@ class SelfAttentionNetwork(nn.Module):
     """Patches, attention blocks on the grid, the mean over pixels, a linear classifier.
 
     Every block has the full grid and the full width; see `models.attention` for the
-    fields of `attention`, its `name` included. With `share_weights` all layers are one
-    block, which attends to the keys of its first pass (report, section 4.1).
+    fields of `attention`, its `name` included. `num_heads` is one number or one for
+    each layer, 0 for none. With `share_weights` all layers are one block, which attends
+    to the keys of its first pass (report, section 4.1).
     """
 
     num_classes: int
     patch_size: int
     width: int
     num_layers: int
-    num_heads: int
+    num_heads: int | tuple[int, ...]
     mlp_dim: int
     activation: str
     dropout_rate: float
@@ -47,45 +49,89 @@ class SelfAttentionNetwork(nn.Module):
     compute_dtype: str
     attention: Mapping[str, Any]
 
-    @nn.compact
+    def setup(self) -> None:
+        """Blocks and classifier; what depends on the images is made in `embed`."""
+        self.blocks = make_blocks(self._block, self.num_layers, self.share_weights)
+        dtype = self._param_dtype()
+        self.classifier = nn.Dense(
+            self.num_classes,
+            dtype=dtype,
+            param_dtype=dtype,
+            kernel_init=torch_kernel,
+            bias_init=torch_uniform(self.width),
+        )
+
     def __call__(
         self, images: Float[Array, "B H W C"], *, train: bool
     ) -> Float[Array, "B num_classes"]:
         """Logits of normalised images."""
-        param_dtype = jnp.promote_types(jnp.float32, self.compute_dtype)
-        fields = dict(self.attention)
-        attention = partial(
-            ATTENTIONS[_known(fields.pop("name", None), "attention.name", ATTENTIONS)],
-            num_heads=self.num_heads,
-            param_dtype=param_dtype,
-            **fields,
-        )
+        x, keys = self.embed(images, train=train), None
+        for layer in range(self.num_layers):
+            x, keys = self.layer(x, keys, layer, train=train)
+        return self.classify(x)
+
+    @nn.compact
+    def embed(
+        self, images: Float[Array, "B H W C"], *, train: bool
+    ) -> Float[Array, "B h w D"]:
+        """The patches of normalised images, as the first layer takes them."""
         x = patchify(images.astype(self.compute_dtype), self.patch_size)
-        x = nn.Dense(
+        return nn.Dense(
             self.width,
             dtype=self.compute_dtype,
-            param_dtype=param_dtype,
+            param_dtype=self._param_dtype(),
             kernel_init=torch_kernel,
             bias_init=torch_uniform(x.shape[-1]),
             name="embedding",
         )(x)
-        block = partial(
-            EncoderBlock,
-            attention=attention,
+
+    def layer(
+        self, x: Float[Array, "B h w D"], keys: Keys, layer: int, *, train: bool
+    ) -> tuple[Float[Array, "B h w D"], Keys]:
+        """`x` and keys after a layer, counted from 0; None are the first's keys."""
+        return apply_layer(self.blocks, self.share_weights, layer, x, keys, train=train)
+
+    def classify(self, x: Float[Array, "B h w D"]) -> Float[Array, "B num_classes"]:
+        """Logits of what the last layer returns."""
+        return self.classifier(x.astype(self._param_dtype()).mean(axis=(1, 2)))
+
+    @nn.nowrap
+    def _param_dtype(self) -> Any:
+        return jnp.promote_types(jnp.float32, self.compute_dtype)
+
+    @nn.nowrap
+    def _block(self, name: str, layer: int) -> EncoderBlock:
+        return EncoderBlock(
+            attention=self._attention(self._heads_of(layer)),
             attention_dense=self.attention_dense,
             mlp_dim=self.mlp_dim,
             activation=_known(self.activation, "activation", ACTIVATIONS),
             dropout_rate=self.dropout_rate,
             norm_epsilon=self.norm_epsilon,
-            param_dtype=param_dtype,
+            param_dtype=self._param_dtype(),
+            name=name,
         )
-        x = apply_blocks(block, self.num_layers, self.share_weights, x, train=train)
-        pooled = x.astype(param_dtype).mean(axis=(1, 2))
-        return nn.Dense(
-            self.num_classes,
-            dtype=param_dtype,
-            param_dtype=param_dtype,
-            kernel_init=torch_kernel,
-            bias_init=torch_uniform(self.width),
-            name="classifier",
-        )(pooled)
+
+    @nn.nowrap
+    def _attention(self, num_heads: int) -> Callable[..., nn.Module]:
+        fields = dict(self.attention)
+        name = _known(fields.pop("name", None), "attention.name", ATTENTIONS)
+        if num_heads == 0 and name != "multi_head":  # whose heads share the width
+            return partial(HeadlessAttention, param_dtype=self._param_dtype())
+        return partial(
+            ATTENTIONS[name],
+            num_heads=num_heads,
+            param_dtype=self._param_dtype(),
+            **fields,
+        )
+
+    @nn.nowrap
+    def _heads_of(self, layer: int) -> int:
+        if isinstance(self.num_heads, int):
+            return self.num_heads
+        if self.share_weights or len(self.num_heads) != self.num_layers:
+            wanted = "one number" + (
+                "" if self.share_weights else f", or {self.num_layers} of them"
+            )
+            raise ValueError(f"num_heads is {self.num_heads}, not {wanted}")
+        return self.num_heads[layer]

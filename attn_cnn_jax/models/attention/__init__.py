@@ -8,17 +8,18 @@ being captured a layer sows its probabilities as `attention`,
 
 from functools import partial
 
-from attn_cnn_jax.models.attention.mixing import (
-    Keys,
-    dropout_probs,
-    value_params,
-)
+from attn_cnn_jax.models.attention.axes import HEAD_AXES, VALUE_AXES
+from attn_cnn_jax.models.attention.headless import HeadlessAttention
+from attn_cnn_jax.models.attention.mixing import Keys, dropout_probs, value_params
 from attn_cnn_jax.models.attention.multi_head import MultiHeadAttention
 from attn_cnn_jax.models.attention.quadratic import QuadraticAttention
 from attn_cnn_jax.models.attention.relative import LearnedRelativeAttention
 
 __all__ = [
     "ATTENTIONS",
+    "HEAD_AXES",
+    "VALUE_AXES",
+    "HeadlessAttention",
     "Keys",
     "LearnedRelativeAttention",
     "MultiHeadAttention",

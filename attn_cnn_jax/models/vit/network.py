@@ -11,11 +11,16 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from attn_cnn_jax.models.encoder import apply_blocks
-from attn_cnn_jax.models.normalization import BatchNorm, layer_norm
+from attn_cnn_jax.models.encoder import apply_layer, make_blocks
+from attn_cnn_jax.models.normalization import BatchNorm, make_layer_norm
 from attn_cnn_jax.models.patches import patchify
 from attn_cnn_jax.models.resnet import ResidualBlock, conv
-from attn_cnn_jax.models.vit.block import INITIALIZERS, TokenAttention, TokenBlock
+from attn_cnn_jax.models.vit.block import (
+    INITIALIZERS,
+    TokenAttention,
+    TokenBlock,
+    TokenKeys,
+)
 
 
 class VisionTransformer(nn.Module):
@@ -49,7 +54,22 @@ class VisionTransformer(nn.Module):
     norm_epsilon: float
     compute_dtype: str
 
-    @nn.compact
+    def setup(self) -> None:
+        """Blocks and readout; what depends on the images is made in `embed`."""
+        self.blocks = make_blocks(
+            lambda name, layer: self.block(name), self.num_layers, self.share_weights
+        )
+        dtype, draws = self._param_dtype(), INITIALIZERS[self.initialization]
+        if self.final_norm:
+            self.last_norm = make_layer_norm(self.norm_epsilon, dtype, "final_norm")
+        self.classifier = nn.Dense(
+            self.num_classes,
+            dtype=dtype,
+            param_dtype=dtype,
+            kernel_init=draws.classifier,
+            bias_init=draws.classifier_bias(self.width),
+        )
+
     def __call__(
         self,
         images: Float[Array, "B H W C"],
@@ -63,8 +83,21 @@ class VisionTransformer(nn.Module):
         column, channel); None draws it, in training from the rng "class_token", else
         as `evaluation_draws` does for the first B images of the seed 0.
         """
-        dtype = jnp.promote_types(jnp.float32, self.compute_dtype)
-        draws = INITIALIZERS[self.initialization]
+        x, keys = self.embed(images, train=train, class_token=class_token), None
+        for layer in range(self.num_layers):
+            x, keys = self.layer(x, keys, layer, train=train)
+        return self.classify(x)
+
+    @nn.compact
+    def embed(
+        self,
+        images: Float[Array, "B H W C"],
+        *,
+        train: bool,
+        class_token: Float[Array, "B P"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """The tokens of normalised images, as the first layer takes them."""
+        dtype, draws = self._param_dtype(), INITIALIZERS[self.initialization]
         x = images.astype(self.compute_dtype)
         if self.stem_width:
             x = Stem(self.stem_width, dtype, name="stem")(x, train=train)
@@ -90,26 +123,29 @@ class VisionTransformer(nn.Module):
             x = jnp.concatenate([token.astype(x.dtype), x], axis=1)
         positions = self.param("positions", draws.position, x.shape[1:], dtype)
         x = x + positions.astype(x.dtype)[None]
-        x = nn.Dropout(self.dropout_rate)(x, deterministic=not train)
-        x = apply_blocks(
-            self.block, self.num_layers, self.share_weights, x, train=train
-        )
+        return nn.Dropout(self.dropout_rate)(x, deterministic=not train)
+
+    def layer(
+        self, x: Float[Array, "B T D"], keys: TokenKeys, layer: int, *, train: bool
+    ) -> tuple[Float[Array, "B T D"], TokenKeys]:
+        """`x` and keys after a layer, counted from 0; None are the first's keys."""
+        return apply_layer(self.blocks, self.share_weights, layer, x, keys, train=train)
+
+    def classify(self, x: Float[Array, "B T D"]) -> Float[Array, "B num_classes"]:
+        """Logits of what the last layer returns."""
         if self.final_norm:
-            x = layer_norm(x, self.norm_epsilon, dtype, "final_norm")
-        x = x.astype(dtype)
-        return nn.Dense(
-            self.num_classes,
-            dtype=dtype,
-            param_dtype=dtype,
-            kernel_init=draws.classifier,
-            bias_init=draws.classifier_bias(self.width),
-            name="classifier",
-        )(x[:, 0] if self.readout == "token" else x.mean(axis=1))
+            x = self.last_norm(x).astype(x.dtype)
+        x = x.astype(self._param_dtype())
+        return self.classifier(x[:, 0] if self.readout == "token" else x.mean(axis=1))
+
+    @nn.nowrap
+    def _param_dtype(self) -> Any:
+        return jnp.promote_types(jnp.float32, self.compute_dtype)
 
     @nn.nowrap
     def block(self, name: str) -> TokenBlock:
         """A layer of the network."""
-        dtype = jnp.promote_types(jnp.float32, self.compute_dtype)
+        dtype = self._param_dtype()
         attention = partial(
             TokenAttention,
             num_heads=self.num_heads,

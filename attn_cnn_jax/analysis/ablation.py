@@ -1,0 +1,267 @@
+"""What each head is worth: the accuracy of a run with that head switched off.
+
+ablation = ablate("runs/demo")
+ablation.accuracies[0][3] - ablation.accuracy  # of head 4 of layer 1
+"""
+
+import csv
+import dataclasses
+import functools
+import json
+import math
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import traverse_util
+from jaxtyping import Array, Bool, Int, UInt8
+from tqdm import tqdm
+
+from attn_cnn_jax import data, models
+from attn_cnn_jax.analysis.runs import Run
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention import VALUE_AXES
+
+_COLUMNS = (
+    "run",
+    "step",
+    "epoch",
+    "num_images",
+    "layer",
+    "head",
+    "accuracy",
+    "change",
+    "standard_error",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablation:
+    """Accuracy on the first `num_images` of the test set with one head switched off.
+
+    A head that is switched off adds nothing to its layer's output; all else computes
+    as before. With shared weights a layer is a pass, and the head is off in that pass
+    alone.
+
+    `accuracies[layer][head]`, and the standard error of its difference from `accuracy`,
+    that of the whole network: sd(d) / sqrt(n) of the images' changes d, +1 where the
+    answer becomes right, -1 where it becomes wrong, else 0 (sd with n - 1; 0 for one
+    image).
+    """
+
+    run: str
+    step: int
+    epoch: float
+    num_images: int
+    accuracy: float
+    layers: tuple[str, ...]
+    accuracies: tuple[tuple[float, ...], ...]
+    standard_errors: tuple[tuple[float, ...], ...]
+
+
+def ablate(
+    workdir: str | os.PathLike | Run,
+    num_images: int = 1000,
+    *,
+    checkpoint: str | int = "last",
+    data_dir: str | None = None,
+    batch_size: int | None = None,
+) -> Ablation:
+    """Switch off each head of a run, one at a time, and count the right answers.
+
+    `workdir` is the run's folder or a `Run`, to which `checkpoint` and `data_dir` do
+    not apply. For every head its layer and those above are computed again, for a batch
+    of `batch_size` images (of evaluation where None) at a time. Raises a `UserError`
+    for a network without heads that can be switched off.
+    """
+    run = workdir if isinstance(workdir, Run) else Run(workdir, checkpoint, data_dir)
+    if num_images < 1 or (batch_size is not None and batch_size < 1):
+        raise UserError("the accuracy needs 1 image or more, in batches of 1 or more.")
+    layers = _Layers.of(run)
+    total = min(num_images, len(run.dataset.test))
+    size = min(batch_size or run.config.eval_batch_size, total)
+    right: dict[tuple[int, int] | None, list[np.ndarray]] = {}
+    starts = range(0, total, size)
+    with tqdm(
+        total=len(starts) * sum(layers.num_heads),
+        desc=f"heads of {run.name} switched off",
+        unit="batches",
+        disable=None,
+        delay=2,
+    ) as bar:
+        for start in starts:
+            rows = np.arange(start, min(start + size, total), dtype=np.int32)
+            for head, correct in layers.answers(np.resize(rows, size)):
+                right.setdefault(head, []).append(np.asarray(correct)[: len(rows)])
+                bar.update(head is not None)
+    by_head = {head: np.concatenate(parts) for head, parts in right.items()}
+    whole = by_head[None]
+
+    def of_heads(number: Callable[[np.ndarray], float]) -> tuple:
+        return tuple(
+            tuple(number(by_head[layer, head]) for head in range(count))
+            for layer, count in enumerate(layers.num_heads)
+        )
+
+    return Ablation(
+        run=run.name,
+        step=run.step,
+        epoch=run.epoch,
+        num_images=total,
+        accuracy=float(whole.mean()),
+        layers=tuple(f"layer {i + 1}" for i in range(len(layers.num_heads))),
+        accuracies=of_heads(lambda correct: float(correct.mean())),
+        standard_errors=of_heads(lambda correct: _standard_error(correct, whole)),
+    )
+
+
+def write_csv(ablation: Ablation, path: str | os.PathLike) -> None:
+    """Write a line for each head and, with an empty head, one for the whole network."""
+    same = (ablation.run, ablation.step, ablation.epoch, ablation.num_images)
+    with pathlib.Path(path).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(_COLUMNS)
+        writer.writerow((*same, "", "", ablation.accuracy, 0.0, 0.0))
+        for layer, accuracies, errors in zip(
+            ablation.layers, ablation.accuracies, ablation.standard_errors, strict=True
+        ):
+            for head, (accuracy, error) in enumerate(
+                zip(accuracies, errors, strict=True), start=1
+            ):
+                change = accuracy - ablation.accuracy
+                writer.writerow((*same, layer, head, accuracy, change, error))
+
+
+def write_json(ablation: Ablation, path: str | os.PathLike) -> None:
+    """Write the fields of the dataclass."""
+    text = json.dumps(dataclasses.asdict(ablation), indent=2, allow_nan=False)
+    pathlib.Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def _standard_error(
+    correct: Bool[np.ndarray, "B"], whole: Bool[np.ndarray, "B"]
+) -> float:
+    changes = correct.astype(float) - whole
+    count = len(changes)
+    return float(changes.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layers:
+    """A network that can be run from any of its layers on."""
+
+    run: Run
+    blocks: tuple[str, ...]  # the name of each layer's block
+    num_heads: tuple[int, ...]
+
+    @classmethod
+    def of(cls, run: Run) -> "_Layers":
+        model, config = run.model, run.config.model
+        if not isinstance(model, models.LAYERED):
+            raise UserError(
+                f"{run.name} is a {config.name}: only heads of self_attention and vit "
+                "can be switched off."
+            )
+        numbers = range(model.num_layers)
+        blocks = tuple(
+            "block" if model.share_weights else f"block_{i}" for i in numbers
+        )
+        return cls(run, blocks, tuple(_num_heads(run.variables, b) for b in blocks))
+
+    def answers(
+        self, rows: Int[np.ndarray, "B"]
+    ) -> Iterator[tuple[tuple[int, int] | None, Bool[Array, "B"]]]:
+        """Whether the answers for images of the test set are right: head, [B].
+
+        Heads are (layer, head), from 0, None for the whole network. What the layers
+        below a head return is computed once and kept for its layer alone.
+        """
+        test = self.run.dataset.test
+        labels = test.labels[rows]
+        x, keys = self._embed(self._variables, test.images[rows], rows), None
+        for layer, count in enumerate(self.num_heads):
+            for head in range(count):
+                right = self._rest(self._variables, x, keys, labels, head, layer=layer)
+                yield (layer, head), right
+            x, keys = self._layer(self._variables, x, keys, layer=layer)
+        yield None, self._classify(self._variables, x, labels)
+
+    @functools.cached_property
+    def _variables(self) -> Any:
+        return jax.device_put(self.run.variables)
+
+    @functools.cached_property
+    def _embed(self) -> Callable[..., Array]:
+        run = self.run
+
+        @jax.jit
+        def embed(
+            variables: Any, images: UInt8[Array, "B H W C"], rows: Int[Array, "B"]
+        ) -> Any:
+            rng, channels = jax.random.key(run.config.seed), images.shape[-1]
+            draws: Any = models.evaluation_draws(run.model, rng, rows, channels)
+            images = data.normalize(images, run.dataset.mean, run.dataset.std)
+            return run.model.apply(
+                variables, images, train=False, method="embed", **draws
+            )
+
+        return embed
+
+    @functools.cached_property
+    def _layer(self) -> Callable[..., Any]:
+        return jax.jit(
+            functools.partial(_apply_layer, self.run.model), static_argnames="layer"
+        )
+
+    @functools.cached_property
+    def _classify(self) -> Callable[..., Array]:
+        return jax.jit(functools.partial(_are_right, self.run.model))
+
+    @functools.cached_property
+    def _rest(self) -> Callable[..., Array]:
+        """The network from `layer` on, with one head of that layer switched off."""
+        model, blocks = self.run.model, self.blocks
+
+        @functools.partial(jax.jit, static_argnames="layer")
+        def rest(variables, x, keys, labels, head, *, layer: int) -> Array:
+            without = switched_off(variables, blocks[layer], head)
+            x, keys = _apply_layer(model, without, x, keys, layer=layer)
+            for above in range(layer + 1, len(blocks)):
+                x, keys = _apply_layer(model, variables, x, keys, layer=above)
+            return _are_right(model, variables, x, labels)
+
+        return rest
+
+
+def switched_off(variables: Mapping[str, Any], block: str, head: Any) -> dict[str, Any]:
+    """`variables` with the values of a head (from 0, may be traced) of a block zero."""
+    flat: dict[str, Any] = traverse_util.flatten_dict(dict(variables), sep="/")
+    for path, axis in VALUE_AXES.items():
+        key = f"params/{block}/attention/{path}"
+        if key in flat:
+            parts = jnp.moveaxis(flat[key], axis, 0)
+            flat[key] = jnp.moveaxis(parts.at[head].set(0), 0, axis)
+    return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def _num_heads(variables: Mapping[str, Any], block: str) -> int:
+    attention: Any = variables["params"][block]["attention"]
+    flat: dict[str, Any] = traverse_util.flatten_dict(attention, sep="/")
+    counts = {
+        flat[path].shape[axis] for path, axis in VALUE_AXES.items() if path in flat
+    }
+    return counts.pop() if counts else 0
+
+
+def _apply_layer(model: nn.Module, variables: Any, x: Any, keys: Any, *, layer: int):
+    return model.apply(variables, x, keys, layer, train=False, method="layer")
+
+
+def _are_right(model: nn.Module, variables: Any, x: Any, labels: Any) -> Any:
+    logits: Any = model.apply(variables, x, method="classify")
+    return logits.argmax(axis=-1) == labels

@@ -1,0 +1,228 @@
+"""Heads removed from a run: quadratic heads that have degenerated, or named ones.
+
+print(prune("runs/quadratic_nonisotropic_seed42", "runs/pruned"))
+print(prune("runs/learned_wo_content_seed42", "runs/pruned", heads=["1:3", "2:9"]))
+"""
+
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flax import traverse_util
+from jaxtyping import Float
+from ml_collections import ConfigDict
+
+from attn_cnn_jax import checkpoint as checkpoint_lib
+from attn_cnn_jax import models
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention import HEAD_AXES
+
+MIN_PRECISION = 1e-5  # of the original
+MAX_CONDITION = 1000.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Removal:
+    """What was removed from a run, one tuple a layer (of shared weights: one in all).
+
+    `removed` are heads, counted from 1, each with the reason; `parameters` those
+    before and after. Nothing was written where `removed` is empty in all layers. `str`
+    says it in a line.
+    """
+
+    run: str
+    target: str
+    removed: tuple[tuple[tuple[int, str], ...], ...]
+    parameters: tuple[int, int]
+
+    def __str__(self) -> str:
+        found = [
+            f"{layer}:{head} ({reason})"
+            for layer, heads in enumerate(self.removed, start=1)
+            for head, reason in heads
+        ]
+        if not found:
+            return f"{self.run}: no head is degenerate; nothing is written."
+        before, after = self.parameters
+        plural = "s" if len(found) > 1 else ""
+        return (
+            f"{self.run}: {len(found)} head{plural} removed, layer:head "
+            f"{', '.join(found)}; {before:,} - {before - after:,} = {after:,} "
+            f"parameters in {self.target}"
+        )
+
+
+def degenerate_heads(
+    config: ConfigDict,
+    variables: Mapping[str, Any],
+    *,
+    min_precision: float = MIN_PRECISION,
+    max_condition: float = MAX_CONDITION,
+) -> list[list[tuple[int, str]]]:
+    """(head from 1, reason) of the degenerate quadratic heads of each layer.
+
+    Degenerate: isotropic, spread^2 < `min_precision`; else, with e the eigenvalues of
+    A^T A of the spread A, max e / min e > `max_condition` or max e < `min_precision`.
+    Such a head attends to all pixels alike, or to a whole line of them. Of shared
+    weights there is one layer. Raises a `UserError` for another attention.
+    """
+    _own_heads(config)
+    if not config.model.attention.name.startswith("quadratic"):
+        raise UserError(
+            f"heads of {config.model.attention.name} do not degenerate, as those of "
+            "quadratic attention do: name the heads, layer:head."
+        )
+    return [
+        [
+            (head, reason)
+            for head, spread in enumerate(params.get("spreads", ()), start=1)
+            if (
+                reason := _degeneracy(
+                    np.asarray(spread, np.float64), min_precision, max_condition
+                )
+            )
+        ]
+        for params in _attentions(config, variables).values()
+    ]
+
+
+def prune(
+    workdir: str | os.PathLike,
+    target: str | os.PathLike,
+    checkpoint: str | int = "last",
+    heads: Sequence[str] | None = None,
+    *,
+    min_precision: float = MIN_PRECISION,
+    max_condition: float = MAX_CONDITION,
+) -> Removal:
+    """Write the run in `workdir` without its degenerate heads as the workdir `target`.
+
+    `heads`: these instead, each "layer:head", both from 1. The new workdir evaluates
+    and analyses as its checkpoint 0; `main --init_from` trains it on. Raises a
+    `UserError` where heads are not there, cannot be removed, or `target` is a run.
+    """
+    run = checkpoint_lib.load(workdir, checkpoint)
+    name = pathlib.Path(workdir).absolute().name
+    _own_heads(run.config)
+    before = models.count_parameters(run.variables)
+    if heads is None:
+        found = degenerate_heads(
+            run.config,
+            run.variables,
+            min_precision=min_precision,
+            max_condition=max_condition,
+        )
+    else:
+        found = _named_heads(run.config, run.variables, heads)
+    removed = tuple(tuple(layer) for layer in found)
+    if not any(removed):
+        return Removal(name, str(target), removed, (before, before))
+    numbers = [[head for head, _ in layer] for layer in found]
+    config, variables = without_heads(run.config, run.variables, numbers)
+    checkpoint_lib.write_variables(target, config, variables)
+    after = models.count_parameters(variables)
+    return Removal(name, str(target), removed, (before, after))
+
+
+def without_heads(
+    config: ConfigDict, variables: Mapping[str, Any], heads: Sequence[Sequence[int]]
+) -> tuple[ConfigDict, dict[str, Any]]:
+    """Config and variables without these heads (from 1) of each layer.
+
+    All else is untouched: what the other heads compute is what they computed before.
+    """
+    _own_heads(config)
+    attentions = _attentions(config, variables)
+    flat: dict[str, Any] = traverse_util.flatten_dict(dict(variables), sep="/")
+    numbers = []
+    for (path, params), removed in zip(attentions.items(), heads, strict=True):
+        count = _num_heads(params)
+        left = count - len(set(removed))
+        numbers.append(left)
+        for parameter in params:
+            key = f"{path}/{parameter}"
+            if left and parameter in HEAD_AXES:
+                rows = [head - 1 for head in removed]
+                flat[key] = np.delete(flat[key], rows, axis=HEAD_AXES[parameter])
+            elif not left and parameter != "value_bias":
+                del flat[key]
+    if config.model.share_weights and not numbers[0]:
+        raise UserError("a network of shared weights has to keep one head.")
+    pruned = config.copy_and_resolve_references()
+    alike = len(set(numbers)) == 1 and numbers[0]
+    with pruned.ignore_type():
+        pruned.model.num_heads = numbers[0] if alike else tuple(numbers)
+    return pruned, traverse_util.unflatten_dict(flat, sep="/")
+
+
+def _own_heads(config: ConfigDict) -> None:
+    """Raise unless every head has parameters that no other head depends on."""
+    model = config.model
+    if model.name != "self_attention":
+        raise UserError(
+            f"heads are removed from self_attention, not from {model.name}."
+        )
+    if model.attention.name == "multi_head":
+        raise UserError("heads of multi_head share the width: none can be removed.")
+
+
+def _attentions(
+    config: ConfigDict, variables: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any]]:
+    """Parameters of the attention of each layer, by their path in the variables."""
+    model = config.model
+    blocks = [f"block_{layer}" for layer in range(model.num_layers)]
+    if model.share_weights:
+        blocks = ["block"]
+    return {
+        f"params/{block}/attention": variables["params"][block]["attention"]
+        for block in blocks
+    }
+
+
+def _num_heads(params: Mapping[str, Any]) -> int:
+    return len(params.get("value_kernel", ()))
+
+
+def _degeneracy(
+    spread: Float[np.ndarray, "..."], min_precision: float, max_condition: float
+) -> str:
+    """Why a head of this spread, a number or 2 x 2, is degenerate; "" if it is not."""
+    if spread.ndim == 0:
+        precision = float(spread**2)
+        small = precision < min_precision
+        return f"spread^2 {precision:.2g} < {min_precision:g}" if small else ""
+    high, low = (float(e) for e in np.linalg.svd(spread, compute_uv=False) ** 2)
+    if high < min_precision:
+        return f"precision {high:.2g} < {min_precision:g}"
+    condition = high / low if low else np.inf
+    if condition > max_condition:
+        return f"condition {condition:.3g} > {max_condition:g}"
+    return ""
+
+
+def _named_heads(
+    config: ConfigDict, variables: Mapping[str, Any], heads: Sequence[str]
+) -> list[list[tuple[int, str]]]:
+    """`heads`, each "layer:head" from 1, by layer."""
+    counts = [_num_heads(p) for p in _attentions(config, variables).values()]
+    chosen: list[set[int]] = [set() for _ in counts]
+    for text in heads:
+        match = re.fullmatch(r"\s*(\d+):(\d+)\s*", text)
+        if not match:
+            raise UserError(f"{text!r} is no head; give layer:head, such as 2:9.")
+        layer, head = (int(number) for number in match.groups())
+        if not 1 <= layer <= len(counts):
+            raise UserError(f"head {text}: the layers to prune are 1 to {len(counts)}.")
+        if not 1 <= head <= counts[layer - 1]:
+            raise UserError(
+                f"head {text}: layer {layer} has {counts[layer - 1]} heads, from 1."
+            )
+        chosen[layer - 1].add(head)
+    if not any(chosen):
+        raise UserError("no head was named; give layer:head, such as 2:9.")
+    return [[(head, "as named") for head in sorted(layer)] for layer in chosen]

@@ -1,0 +1,281 @@
+"""Degenerate heads, and runs without them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn_cnn_jax import checkpoint, evaluate, models
+from attn_cnn_jax import config as config_lib
+from attn_cnn_jax.analysis.attention_maps import attention_maps
+from attn_cnn_jax.analysis.heads import as_text, head_statistics
+from attn_cnn_jax.analysis.pruning import degenerate_heads, prune, without_heads
+from attn_cnn_jax.analysis.runs import Run
+from attn_cnn_jax.errors import UserError
+
+
+def drawn(config, seed=0):
+    """Random variables of a network on the digits in their own size."""
+    model = models.build(config.model, 10)
+    shapes = jax.eval_shape(
+        lambda: models.initial_variables(model, jax.random.key(0), (8, 8, 1))
+    )
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda s: (0.5 * rng.normal(size=s.shape)).astype(s.dtype), shapes
+    )
+
+
+def attention_of(variables, layer):
+    name = "block" if "block" in variables["params"] else f"block_{layer}"
+    return variables["params"][name]["attention"]
+
+
+def logits(config, variables):
+    model = models.build(config.model, 10)
+    images = np.random.default_rng(1).normal(size=(2, 8, 8, 1))
+    return jax.jit(lambda v, x: model.apply(v, x, train=False))(
+        variables, jnp.asarray(images, jnp.float32)
+    )
+
+
+@pytest.fixture
+def written(tiny_config, tmp_path):
+    """`written(attention, change)`: a workdir of random variables after `change`."""
+
+    def write(attention="quadratic_nonisotropic", change=lambda variables: None, **f):
+        config = tiny_config(attention)
+        config.model.update(f)
+        variables = drawn(config)
+        change(variables)
+        checkpoint.write_variables(tmp_path / "run", config, variables)
+        return tmp_path / "run"
+
+    return write
+
+
+ROTATION = np.array([[0.6, -0.8], [0.8, 0.6]])
+
+
+def test_degenerate_by_hand_not_isotropic(tiny_config):
+    """Conditions and largest eigenvalues of A^T A at both sides of the bounds."""
+    config = tiny_config("quadratic_nonisotropic")
+    variables = drawn(config)
+
+    def spread(*singular_values):
+        return ROTATION @ np.diag(singular_values) @ ROTATION.T[::-1]
+
+    first, second = (attention_of(variables, i) for i in range(2))
+    first["spreads"][:] = [
+        spread(1, 0.03),  # e: 1 and .0009, condition 1111
+        spread(1, 0.033),  # 918
+        spread(0.003, 0.003),  # both e 9e-6
+        spread(0.0032, 0.0032),  # 1.02e-5
+    ]
+    second["spreads"][:] = [
+        spread(1, 0),
+        np.zeros((2, 2)),
+        spread(-1, 1),
+        [[1, 1e5], [0, 1]],
+    ]
+    found = degenerate_heads(config, variables)
+    assert [[head for head, _ in layer] for layer in found] == [[1, 3], [1, 2, 4]]
+    reasons = [reason for layer in found for _, reason in layer]
+    assert reasons[0] == "condition 1.11e+03 > 1000"
+    assert reasons[1] == "precision 9e-06 < 1e-05"
+    assert reasons[3] == "precision 0 < 1e-05"
+    assert degenerate_heads(config, variables, max_condition=np.inf) == [
+        [(3, reasons[1])],
+        [(2, reasons[3])],
+    ]
+    looser = degenerate_heads(config, variables, min_precision=1.03e-5)
+    assert [head for head, _ in looser[0]] == [1, 3, 4]
+
+
+def test_degenerate_by_hand_isotropic(tiny_config):
+    config = tiny_config("quadratic_isotropic")
+    variables = drawn(config)
+    first, second = (attention_of(variables, i) for i in range(2))
+    first["spreads"][:] = [0.0031, -0.0031, 0.0032, -2]  # squares 9.6e-6, 1.02e-5
+    second["spreads"][:] = 1
+    assert degenerate_heads(config, variables) == [
+        [(1, "spread^2 9.6e-06 < 1e-05"), (2, "spread^2 9.6e-06 < 1e-05")],
+        [],
+    ]
+
+
+def silence(*heads):
+    """Sets the value kernels of (layer, head from 1) to zero: they add nothing."""
+
+    def change(variables):
+        for layer, head in heads:
+            attention_of(variables, layer - 1)["value_kernel"][head - 1] = 0
+
+    return change
+
+
+ATTENTIONS = sorted(set(config_lib.ATTENTION_FIELDS) - {"multi_head"})
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_heads_that_add_nothing_leave_the_logits(attention, written, tmp_path):
+    workdir = written(attention, silence((1, 2), (2, 1), (2, 4)))
+    removal = prune(workdir, tmp_path / "pruned", heads=["1:2", "2:4", "2:1", "2:1"])
+    assert [[h for h, _ in layer] for layer in removal.removed] == [[2], [1, 4]]
+    old, new = checkpoint.load(workdir), checkpoint.load(tmp_path / "pruned")
+    assert new.config.model.num_heads == (3, 2)
+    config_lib.check(new.config)
+    expected = models.initial_variables(
+        models.build(new.config.model, 10), jax.random.key(0), (8, 8, 1)
+    )
+    evaluate.refuse_other_shapes(expected, new.variables, "pruned")
+    np.testing.assert_allclose(
+        logits(new.config, new.variables),
+        logits(old.config, old.variables),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    before, after = removal.parameters
+    assert before == models.count_parameters(old.variables)
+    assert after == models.count_parameters(new.variables) < before
+
+
+def test_other_heads_and_all_else_are_untouched(written, tmp_path):
+    workdir = written("learned_w_content_v1")
+    prune(workdir, tmp_path / "pruned", heads=["1:2"])
+    old, new = (
+        checkpoint.load(w).variables["params"] for w in (workdir, tmp_path / "pruned")
+    )
+    kept = [0, 2, 3]
+    for name, array in new["block_0"]["attention"].items():
+        was = old["block_0"]["attention"][name]
+        if array.shape != was.shape:
+            axis = next(a for a in range(was.ndim) if array.shape[a] != was.shape[a])
+            was = np.take(was, kept, axis)
+        np.testing.assert_array_equal(array, was)
+    del old["block_0"]["attention"], new["block_0"]["attention"]
+    jax.tree.map(np.testing.assert_array_equal, old, new)
+
+
+def make_degenerate(variables):
+    attention_of(variables, 0)["spreads"][:] = np.eye(2)
+    attention_of(variables, 0)["spreads"][2] = 1e-4 * np.eye(2)
+    attention_of(variables, 1)["spreads"][:] = np.diag([1, 1e-3])
+
+
+def test_a_pruned_run_evaluates_and_analyses(written, tmp_path):
+    """A layer that loses all of its heads included."""
+    workdir = written(change=make_degenerate)
+    removal = prune(workdir, tmp_path / "pruned")
+    assert [[h for h, _ in layer] for layer in removal.removed] == [[3], [1, 2, 3, 4]]
+    line = str(removal)
+    assert "\n" not in line and line.startswith(
+        "run: 5 heads removed, layer:head 1:3 ("
+    )
+    a_head = 2 + 4 + 16 * 16
+    before, after = removal.parameters
+    assert before - after == 5 * a_head
+    assert f"{before:,} - {5 * a_head:,} = {after:,} parameters in" in line
+    assert checkpoint.read_config(tmp_path / "pruned").model.num_heads == (3, 0)
+    result = evaluate.evaluate_run(tmp_path / "pruned")
+    assert result["images"] == 360 and result["step"] == 0
+    run = Run(tmp_path / "pruned")
+    maps = attention_maps(run, run.dataset.test.images[:3])
+    assert [p.shape for p in maps.probs] == [(1, 3, 4, 4, 4, 4), (1, 0, 4, 4, 4, 4)]
+    table = head_statistics(maps)
+    assert [layer.num_heads for layer in table.layers] == [3, 0]
+    assert [layer.kernel_size for layer in table.layers][1] == 0
+    assert "layer 2" in as_text(table)
+
+
+def test_a_network_without_any_head_analyses(written, tmp_path):
+    workdir = written()
+    heads = [f"{layer}:{head}" for layer in (1, 2) for head in (1, 2, 3, 4)]
+    prune(workdir, tmp_path / "pruned", heads=heads)
+    run = Run(tmp_path / "pruned")
+    maps = attention_maps(run, run.dataset.test.images[:3])
+    assert [p.shape[1] for p in maps.probs] == [0, 0]
+    assert head_statistics(maps).heads == ()
+    assert evaluate.evaluate_run(tmp_path / "pruned")["images"] == 360
+    with pytest.raises(UserError, match="layer 1 has 0 heads"):
+        prune(tmp_path / "pruned", tmp_path / "again", heads=["1:1"])
+
+
+def test_nothing_degenerate_writes_nothing(written, tmp_path):
+    def round_spreads(variables):
+        for layer in range(2):
+            attention_of(variables, layer)["spreads"][:] = np.eye(2)
+
+    workdir = written(change=round_spreads)
+    removal = prune(workdir, tmp_path / "pruned")
+    assert str(removal) == "run: no head is degenerate; nothing is written."
+    assert removal.parameters[0] == removal.parameters[1]
+    assert not (tmp_path / "pruned").exists()
+
+
+def test_shared_weights_lose_a_head_in_all_passes(written, tmp_path):
+    workdir = written(change=silence((1, 2)), share_weights=True)
+    removal = prune(workdir, tmp_path / "pruned", heads=["1:2"])
+    assert removal.removed == (((2, "as named"),),)
+    old, new = checkpoint.load(workdir), checkpoint.load(tmp_path / "pruned")
+    assert new.config.model.num_heads == 3
+    np.testing.assert_allclose(
+        logits(new.config, new.variables),
+        logits(old.config, old.variables),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    with pytest.raises(UserError, match="the layers to prune are 1 to 1"):
+        prune(workdir, tmp_path / "other", heads=["2:1"])
+    with pytest.raises(UserError, match="has to keep one head"):
+        prune(workdir, tmp_path / "other", heads=["1:1", "1:2", "1:3", "1:4"])
+
+
+@pytest.mark.parametrize(
+    "heads, match",
+    [
+        (["3:1"], "head 3:1: the layers to prune are 1 to 2"),
+        (["0:1"], "head 0:1: the layers"),
+        (["1:5"], "head 1:5: layer 1 has 4 heads"),
+        (["1:0"], "head 1:0: layer 1 has 4 heads"),
+        (["1-2"], "'1-2' is no head; give layer:head"),
+        (["1:2:3"], "is no head"),
+        ([], "no head was named"),
+    ],
+)
+def test_heads_that_are_not_there_are_named(heads, match, written, tmp_path):
+    workdir = written()
+    with pytest.raises(UserError, match=match) as error:
+        prune(workdir, tmp_path / "pruned", heads=heads)
+    assert "\n" not in str(error.value) and not (tmp_path / "pruned").exists()
+
+
+def test_what_cannot_be_pruned_is_said(written, tmp_path, tiny_config):
+    workdir = written("learned_wo_content")
+    with pytest.raises(UserError, match="learned_wo_content do not degenerate.*name"):
+        prune(workdir, tmp_path / "pruned")
+    config = tiny_config("multi_head")
+    with pytest.raises(UserError, match="multi_head share the width"):
+        without_heads(config, drawn(config), [[1], []])
+    config.model = config_lib.resnet("resnet10")
+    with pytest.raises(UserError, match="self_attention, not from resnet10"):
+        degenerate_heads(config, {})
+    with pytest.raises(UserError, match="already holds a run"):
+        prune(workdir, workdir, heads=["1:1"])
+    with pytest.raises(UserError, match="holds no checkpoint"):
+        prune(tmp_path / "nowhere", tmp_path / "pruned")
+
+
+def test_a_removed_head_of_the_published_network_is_160_006_parameters():
+    config = config_lib.base_config()
+    config.model = config_lib.self_attention("quadratic_nonisotropic")
+    config.model.num_layers = 1
+    model = models.build(config.model, 10)
+    shapes = jax.eval_shape(
+        lambda: models.initial_variables(model, jax.random.key(0), (32, 32, 3))
+    )
+    full = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
+    pruned, left = without_heads(config, full, [[9, 4]])
+    assert pruned.model.num_heads == 7
+    lost = models.count_parameters(full) - models.count_parameters(left)
+    assert lost == 2 * 160_006
