@@ -3,6 +3,7 @@
 python -m attn_cnn_jax.analyze --workdir=runs/demo
 python -m attn_cnn_jax.analyze --workdir=runs/demo --figure=query --query=1,2
 python -m attn_cnn_jax.analyze --tables --workdirs='runs/*'
+python -m attn_cnn_jax.analyze --workdir=runs/X --prune --output=runs/X_pruned
 """
 
 import glob
@@ -12,11 +13,12 @@ import sys
 from collections.abc import Iterator, Sequence
 
 import jax
+import numpy as np
 from absl import flags
 
 from attn_cnn_jax import checkpoint, command_line
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax.analysis import figures, heads, plots
+from attn_cnn_jax.analysis import ablation, figures, heads, plots, pruning
 from attn_cnn_jax.analysis.attention_maps import AttentionMaps, attention_maps
 from attn_cnn_jax.analysis.averages import VARIANTS
 from attn_cnn_jax.analysis.curves import run_curves
@@ -38,6 +40,12 @@ _FIGURE = flags.DEFINE_list(
     "Without it all that the run can show but ablation.",
 )
 _TABLES = flags.DEFINE_bool("tables", False, "Tables 1 to 4 of the --workdirs.")
+_PRUNE = flags.DEFINE_bool(
+    "prune", False, "Write the run without its degenerate heads as the run --output."
+)
+_HEADS = flags.DEFINE_list(
+    "heads", None, "For --prune: these heads instead, layer:head, both from 1."
+)
 _OUTPUT = flags.DEFINE_string(
     "output", None, "Folder to write to; default WORKDIR/analysis, or tables/."
 )
@@ -84,6 +92,8 @@ def main() -> int:
             _save_curves(_matching(_WORKDIRS.value), _folder("curves"))
             return 0
         raise UserError("--workdir=RUN is missing (or --tables --workdirs=RUNS).")
+    if _PRUNE.value:
+        return _prune()
     run = _open_run(os.path.expanduser(_WORKDIR.value))
     names = _FIGURE.value or figures.available(run)
     folder = _folder(os.path.join(_WORKDIR.value, "analysis"))
@@ -91,6 +101,9 @@ def main() -> int:
     for name in names:
         if name == "curves":
             _save_curves([str(run.workdir), *_matching(_WORKDIRS.value)], folder)
+            continue
+        if name == "ablation":
+            _save_ablation(run, folder)
             continue
         subject = subject or _subject(run)
         if name == "viewer":
@@ -133,16 +146,53 @@ def _subject(run: Run) -> Subject:
 
 
 def _first_images(run: Run, default: int) -> ChosenImages:
+    count = min(_num_images(default), len(run.dataset.test))
+    return choose_images(run.dataset, [f"0-{count - 1}"])
+
+
+def _num_images(default: int) -> int:
     count = default if _NUM_IMAGES.value is None else _NUM_IMAGES.value
     if count < 1:
         raise UserError(f"--num_images={count}; take 1 or more.")
-    count = min(count, len(run.dataset.test))
-    return choose_images(run.dataset, [f"0-{count - 1}"])
+    return count
 
 
 def _save_curves(workdirs: Sequence[str], folder: pathlib.Path) -> None:
     figure = plots.learning_curves(run_curves(dict.fromkeys(workdirs)))
     _saved(plots.save(figure, folder, "curves"))
+
+
+def _save_ablation(run: Run, folder: pathlib.Path) -> None:
+    result = ablation.ablate(run, min(_num_images(1000), len(run.dataset.test)))
+    figure = plots.ablated_accuracy(
+        [np.array(layer, float) for layer in result.accuracies],
+        baseline=result.accuracy,
+        standard_errors=[np.array(layer, float) for layer in result.standard_errors],
+        num_images=result.num_images,
+        title=f"{run.name}, step {run.step:,} (epoch {run.epoch:g})",
+        layers=result.layers,
+    )
+    _saved(plots.save(figure, folder, "ablation"))
+    ablation.write_csv(result, folder / "ablation.csv")
+    ablation.write_json(result, folder / "ablation.json")
+    print(
+        f"{folder / 'ablation.csv'}, ablation.json: accuracy {result.accuracy:.4f} "
+        f"with all heads on {result.num_images:,} images"
+    )
+
+
+def _prune() -> int:
+    if not _OUTPUT.value:
+        raise UserError("--prune needs --output=NEW_WORKDIR.")
+    name = _CHECKPOINT.value
+    removal = pruning.prune(
+        os.path.expanduser(_WORKDIR.value or ""),
+        os.path.expanduser(_OUTPUT.value),
+        int(name) if name.isdigit() else name,
+        _HEADS.value,
+    )
+    print(removal)
+    return 0
 
 
 def _write_viewer(subject: Subject, folder: pathlib.Path) -> None:

@@ -44,9 +44,8 @@ def draw(name: str, subject: Subject) -> Named:
     Raises a `UserError` for a figure that the run's model does not have.
     """
     if name not in FIGURES:
-        raise UserError(
-            f"there is no figure {name!r}; choose from {', '.join(FIGURES)}."
-        )
+        names = ", ".join((*FIGURES, "curves", "viewer", "ablation"))
+        raise UserError(f"there is no figure {name!r}; choose from {names}.")
     if name not in available(subject.run):
         raise UserError(
             f"{subject.run.name} has no figure {name!r}; it can show "
