@@ -182,8 +182,8 @@ class _Layers:
         below a head return is computed once and kept for its layer alone.
         """
         test = self.run.dataset.test
-        labels = test.labels[rows]
-        x, keys = self._embed(self._variables, test.images[rows], rows), None
+        labels, images = jnp.asarray(test.labels[rows]), jnp.asarray(test.images[rows])
+        x, keys = self._embed(self._variables, images, jnp.asarray(rows)), None
         for layer, count in enumerate(self.num_heads):
             for head in range(count):
                 right = self._rest(self._variables, x, keys, labels, head, layer=layer)

@@ -76,18 +76,12 @@ def degenerate_heads(
             f"heads of {config.model.attention.name} do not degenerate, as those of "
             "quadratic attention do: name the heads, layer:head."
         )
-    return [
-        [
-            (head, reason)
-            for head, spread in enumerate(params.get("spreads", ()), start=1)
-            if (
-                reason := _degeneracy(
-                    np.asarray(spread, np.float64), min_precision, max_condition
-                )
-            )
-        ]
-        for params in _attentions(config, variables).values()
-    ]
+    found = []
+    for params in _attentions(config, variables).values():
+        spreads = np.asarray(params.get("spreads", ()), np.float64)
+        reasons = [_degeneracy(s, min_precision, max_condition) for s in spreads]
+        found.append([(h, reason) for h, reason in enumerate(reasons, 1) if reason])
+    return found
 
 
 def prune(
@@ -189,7 +183,9 @@ def _num_heads(params: Mapping[str, Any]) -> int:
 
 
 def _degeneracy(
-    spread: Float[np.ndarray, "..."], min_precision: float, max_condition: float
+    spread: Float[np.ndarray, "2 2"] | np.floating,
+    min_precision: float,
+    max_condition: float,
 ) -> str:
     """Why a head of this spread, a number or 2 x 2, is degenerate; "" if it is not."""
     if spread.ndim == 0:
