@@ -1,12 +1,14 @@
 """Evaluation counts each image once, whatever the size of its batches."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attn_cnn_jax import checkpoint, data, models, parallel
-from attn_cnn_jax.config import self_attention
+from attn_cnn_jax.config import self_attention, vit
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.evaluate import evaluate, evaluate_run, make_eval_step
 
@@ -81,6 +83,77 @@ def test_every_image_has_the_same_say(model, variables, digits, wanted):
         labels = right.copy()
         labels[row] = (labels[row] + 1) % 10
         assert correct(labels) == 359
+
+
+def small_vit(class_token: str):
+    """A Vision Transformer without a stem, read from its class token alone."""
+    fields = vit()
+    fields.update(stem_width=0, width=8, num_layers=1, num_heads=2, head_dim=4)
+    fields.update(mlp_dim=8, class_token=class_token, readout="token")
+    network = models.build(fields, 10)
+    draw = jax.jit(lambda rng: models.initial_variables(network, rng, (8, 8, 1)))
+    variables = jax.device_get(draw(jax.random.key(2)))
+    embedding = variables["params"]["embedding"]
+    embedding["kernel"] = 3 * embedding["kernel"]
+    return network, variables
+
+
+def losses_of_images(network, variables, digits, seed, batch_size, placement, devices):
+    """Loss of the test set, and of its images 5 to 7 by themselves."""
+    mesh = parallel.make_mesh(jax.devices()[:devices])
+    step = make_eval_step(network, digits, mesh, seed)
+    on_devices = parallel.replicate(variables, mesh)
+    feed = parallel.Feed(digits.test, mesh, placement)
+    whole = evaluate(step, on_devices, feed, batch_size)
+    rows, ones = np.array([5, 6, 7], np.int32), np.ones(3, np.float32)
+    few = step(on_devices, feed(rows), rows, ones)
+    return whole["loss"], whole["accuracy"], float(np.asarray(few.loss))
+
+
+def test_a_random_class_token_comes_from_the_seed_and_the_images_index(digits):
+    network, variables = small_vit("random")
+    losses = functools.partial(losses_of_images, network, variables, digits)
+    wanted = losses(0, 100, "device", 1)
+    for batch_size, placement, devices in ((7, "host", 8), (360, "device", 8)):
+        found = losses(0, batch_size, placement, devices)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+        assert found[1] == wanted[1]  # of counts: exact
+    other = losses(1, 100, "device", 1)
+    assert abs(other[0] - wanted[0]) > 1e-4 and abs(other[2] - wanted[2]) > 1e-3
+
+
+def test_the_same_image_at_another_index_has_another_token(digits):
+    """Else all images of a set would share one."""
+    network, variables = small_vit("random")
+    mesh = parallel.make_mesh(jax.devices()[:1])
+    step = make_eval_step(network, digits, mesh, 0)
+    twice = data.Split(digits.test.images[[3, 3]], digits.test.labels[[3, 3]])
+    feed = parallel.Feed(twice, mesh)
+    one = np.ones(1, np.float32)
+    first, second = (
+        float(np.asarray(step(variables, feed(row), row, one).loss))
+        for row in (np.array([0], np.int32), np.array([1], np.int32))
+    )
+    assert abs(first - second) > 1e-3
+
+
+def test_a_learned_class_token_takes_nothing_from_the_seed(digits):
+    network, variables = small_vit("learned")
+    losses = functools.partial(losses_of_images, network, variables, digits)
+    assert losses(0, 100, "device", 1) == losses(1, 100, "device", 1)
+
+
+def test_without_a_seed_a_model_draws_for_the_first_images():
+    """`apply` by itself draws as evaluation with seed 0 does for images 0, 1, ..."""
+    network, variables = small_vit("random")
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(3, 8, 8, 1)), "float32")
+    apply = functools.partial(network.apply, variables, train=False)
+    draws = models.evaluation_draws(network, jax.random.key(0), jnp.arange(3), 1)
+    assert draws["class_token"].shape == (3, 4)
+    assert (0 <= draws["class_token"]).all() and (draws["class_token"] < 1).all()
+    np.testing.assert_array_equal(apply(images), apply(images, **draws))
+    learned, _ = small_vit("learned")
+    assert models.evaluation_draws(learned, jax.random.key(0), jnp.arange(3), 1) == {}
 
 
 def test_variables_of_other_classes_are_refused_by_name(tiny_config, tmp_path):

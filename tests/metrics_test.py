@@ -39,6 +39,27 @@ def test_sums_are_those_of_numpy(batch):
         assert float(sums.count) == counted.sum()
 
 
+@pytest.mark.parametrize("smoothing", [0.1, 0.5])
+def test_a_smoothed_label_shares_with_the_other_classes(smoothing):
+    """1 - eps on the label, eps / 9 on each of the nine others."""
+    generator = np.random.default_rng(1)
+    logits = generator.normal(size=(12, 10), scale=3).astype(np.float32)
+    labels = generator.integers(0, 10, 12).astype(np.int32)
+    labels[:6] = logits[:6].argmax(-1)
+    weights = (np.arange(12) % 3 > 0).astype(np.float32)
+    targets = np.full((12, 10), smoothing / 9)
+    targets[np.arange(12), labels] = 1 - smoothing
+    exact = logits.astype(np.float64)
+    log_probs = exact - np.log(np.exp(exact).sum(-1, keepdims=True))
+    of_images = -(targets * log_probs).sum(-1)
+    arrays = [jnp.asarray(a) for a in (logits, labels, weights)]
+    sums = Sums.of(*arrays, label_smoothing=smoothing)
+    np.testing.assert_allclose(sums.loss, (of_images * weights).sum(), rtol=1e-5)
+    plain = Sums.of(*arrays)
+    assert float(sums.loss) > float(plain.loss) + 0.1
+    assert (sums.correct, sums.count) == (plain.correct, plain.count)
+
+
 def test_added_batches_have_the_means_of_all_images(batch):
     logits, labels = batch
     total = Sums.zero()

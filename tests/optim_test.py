@@ -37,8 +37,10 @@ def small_tree(seed: int) -> dict:
     }
 
 
-def sgd_as_in_torch(params, grads_of_steps, rates, momentum, weight_decay):
-    """torch.optim.SGD, dampening 0, no Nesterov; centers and spreads without decay."""
+def sgd_as_in_torch(
+    params, grads_of_steps, rates, momentum, weight_decay, *, nesterov=False
+):
+    """torch.optim.SGD, dampening 0; centers and spreads without decay."""
     buffers = {}
     flat = {jax.tree_util.keystr(k): v for k, v in leaves(params)}
     for grads, rate in zip(grads_of_steps, rates, strict=True):
@@ -47,7 +49,8 @@ def sgd_as_in_torch(params, grads_of_steps, rates, momentum, weight_decay):
             grad = grad + (0 if free else weight_decay) * flat[name]
             first = name not in buffers
             buffers[name] = grad if first else momentum * buffers[name] + grad
-            flat[name] = flat[name] - rate * buffers[name]
+            step = grad + momentum * buffers[name] if nesterov else buffers[name]
+            flat[name] = flat[name] - rate * step
     return flat
 
 
@@ -55,9 +58,10 @@ def leaves(tree):
     return jax.tree_util.tree_leaves_with_path(tree)
 
 
-def test_three_steps_are_those_of_torchs_sgd():
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_three_steps_are_those_of_torchs_sgd(nesterov):
     fields = config_lib.base_config().optimizer
-    fields.weight_decay = 0.1  # visible
+    fields.update(weight_decay=0.1, nesterov=nesterov)  # a decay that is visible
     rates = [0.05, 0.2, 0.1]
     params = small_tree(0)
     gradients = [small_tree(seed) for seed in (1, 2, 3)]
@@ -68,17 +72,25 @@ def test_three_steps_are_those_of_torchs_sgd():
         for grads in gradients:
             updates, state = optimizer.update(grads, state, ours)
             ours = optax.apply_updates(ours, updates)
-    wanted = sgd_as_in_torch(params, gradients, rates, 0.9, 0.1)
+    wanted = sgd_as_in_torch(params, gradients, rates, 0.9, 0.1, nesterov=nesterov)
     for path, leaf in leaves(ours):
         name = jax.tree_util.keystr(path)
         np.testing.assert_allclose(leaf, wanted[name], rtol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("name", [*ATTENTIONS, "resnet18"])
+@pytest.mark.parametrize(
+    "name", [*ATTENTIONS, "resnet18", "san", "san_hierarchical", "vit"]
+)
 def test_everything_decays_but_centers_and_spreads(name):
     """The first update without gradient and momentum is -rate * decay * p."""
-    if name == "resnet18":
-        model_fields = config_lib.resnet(name)
+    networks = {
+        "resnet18": lambda: config_lib.resnet("resnet18"),
+        "san": lambda: config_lib.san("pairwise"),
+        "san_hierarchical": lambda: config_lib.san_hierarchical("patchwise"),
+        "vit": config_lib.vit,
+    }
+    if name in networks:
+        model_fields = networks[name]()
     else:
         model_fields = config_lib.self_attention(name)
         model_fields.update(width=16, num_layers=2, num_heads=4, mlp_dim=8)
@@ -186,6 +198,112 @@ def test_cosine_epochwise_is_constant_inside_an_epoch(epoch):
         assert float(rate(500 * epoch + batch)) == first
     if epoch < 299:
         assert float(rate(500 * (epoch + 1))) != first
+
+
+def reports_rates(num_epochs: int, warmup: int, base: float) -> list[float]:
+    """The report's loop: a warm-up by hand, then PyTorch's CosineAnnealingLR.
+
+    Its rate follows from the one before: with T its length and t = 1, 2, ... its steps,
+    rate *= (1 + cos(pi t / T)) / (1 + cos(pi (t - 1) / T)). It takes its first step
+    before epoch `warmup`, from the rate of the epoch before that.
+    """
+    rates = [base * epoch / warmup for epoch in range(1, warmup)]
+    length = num_epochs - warmup
+    for t in range(1, length + 1):
+        ratio = (1 + np.cos(np.pi * t / length)) / (
+            1 + np.cos(np.pi * (t - 1) / length)
+        )
+        rates.append(rates[-1] * ratio)
+    return rates  # of the epochs 1 to num_epochs - 1
+
+
+@pytest.mark.parametrize("num_epochs, warmup", [(300, 15), (300, 10), (100, 5)])
+def test_the_reports_cosine_is_pytorchs_recursion(num_epochs, warmup):
+    fields = config_lib.base_config().schedule
+    fields.update(name="cosine_report", warmup_epochs=float(warmup))
+    rate = optim.make_schedule(fields, 0.1, num_epochs, 3)
+    wanted = reports_rates(num_epochs, warmup, 0.1)
+    assert len(wanted) == num_epochs - 1
+    with jax.enable_x64(True):
+        made = np.asarray(jax.vmap(rate)(jnp.arange(3 * num_epochs)))
+    by_epoch = made.reshape(num_epochs, 3)
+    assert (by_epoch == by_epoch[:, :1]).all()  # one rate an epoch
+    np.testing.assert_allclose(by_epoch[:-1, 0], wanted, rtol=2e-5, atol=1e-8)
+    peak = 0.1 * (warmup - 1) / warmup
+    np.testing.assert_allclose(by_epoch.max(), peak, rtol=1e-6)
+    assert by_epoch[-2, 0] < 1e-8 and 0 <= by_epoch[-1, 0] < 1e-4
+
+
+def test_the_reports_cosine_is_exact_but_for_float32(monkeypatch):
+    """The closed form in float64 is the recursion to 1e-12."""
+    for num_epochs, warmup in ((300, 15), (300, 10), (100, 5)):
+        wanted = reports_rates(num_epochs, warmup, 1.0)
+        with jax.enable_x64(True), monkeypatch.context() as patch:
+            patch.setattr(jnp, "float32", jnp.float64)
+            epochs = np.arange(1, num_epochs)
+            made = [float(optim.report_cosine(e, warmup, num_epochs)) for e in epochs]
+        np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-12)
+
+
+# Table 4 of the report (num_epochs, batch_size, learning_rate, schedule, warm-up or
+# drops), and what its authors' code adds (nesterov, label_smoothing, crop_padding,
+# decay_exclude). The paper's rows exclude centers and spreads.
+OURS = ("centers", "spreads")
+PAPER = (300, 100, 0.1, "cosine", 15, False, 0.0, 4, OURS)
+REPORT = (300, 100, 0.1, "cosine_report", 15, True, 0.0, 4, ())
+VIT = (100, 32, 0.01, "cosine_report", 5, True, 0.0, 4, ())
+SAN = (300, 256, 0.1, "multistep", (100, 200, 250), False, 0.1, 0, ())
+PROTOCOLS = {
+    "resnet18": (300, 100, 0.1, "multistep", (79, 149, 249), False, 0.0, 4, OURS),
+    "quadratic_isotropic": PAPER,
+    "quadratic_isotropic_16heads": PAPER,
+    "quadratic_isotropic_ha": PAPER,
+    "quadratic_nonisotropic": PAPER,
+    "learned_wo_content": PAPER,
+    "learned_wo_content_16heads": PAPER,
+    "learned_w_content": PAPER,
+    "learned_w_content_16heads": PAPER,
+    "learned_w_content_ha": REPORT,
+    "learned_w_content_16heads_ha": REPORT,
+    "learned_w_content_report": REPORT,
+    "learned_w_content_report_16heads": REPORT,
+    "san_pairwise": SAN,
+    "san_patchwise": SAN,
+    "san_pairwise_ha": (300, 40, 0.1, "cosine_report", 10, True, 0.1, 0, ()),
+    "san_patchwise_ha": (300, 100, 0.1, "cosine_report", 10, True, 0.1, 0, ()),
+    "vit": VIT,
+    "vit_ha": VIT,
+    "vit_standard": VIT,
+    "vit_standard_ha": VIT,
+}
+
+
+def test_every_row_has_its_protocol():
+    examples = {"quickstart", "laptop"}
+    assert {path.stem for path in CONFIGS.glob("*.py")} - examples == set(PROTOCOLS)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_row_trains_as_published(name):
+    config = row(name)
+    optimizer, schedule = config.optimizer, config.schedule
+    multistep = schedule.name == "multistep"
+    assert PROTOCOLS[name] == (
+        config.num_epochs,
+        config.batch_size,
+        optimizer.learning_rate,
+        schedule.name,
+        schedule.drop_epochs if multistep else schedule.warmup_epochs,
+        optimizer.nesterov,
+        config.label_smoothing,
+        config.dataset.crop_padding,
+        tuple(optimizer.decay_exclude),
+    )
+    assert (optimizer.momentum, optimizer.weight_decay) == (0.9, 1e-4)
+    assert config.dataset.flip and schedule.drop_factor == 10
+    # The report evaluated every ten epochs.
+    of_the_report = "_report" in schedule.name or name.startswith("san")
+    assert config.eval_every_epochs == (10 if of_the_report else 1)
 
 
 def test_resnet18_drops_as_published():

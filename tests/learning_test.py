@@ -1,0 +1,104 @@
+"""Every network learns: in 100 steps on the digits its loss falls by a tenth."""
+
+import importlib.util
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from attn_cnn_jax import config as config_lib
+from attn_cnn_jax import data, parallel
+from attn_cnn_jax import task as task_lib
+
+CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))
+NUM_STEPS = 100
+
+
+def losses(config) -> np.ndarray:
+    """The mean loss of each of the first steps."""
+    task = task_lib.Task.of(config, data.load(config.dataset))
+    mesh = parallel.make_mesh(jax.devices()[:1])
+    state = parallel.replicate(jax.jit(task.initial_state)(), mesh)
+    step = task.make_train_step(mesh)
+    feed = parallel.Feed(task.dataset.train, mesh, config.dataset.placement)
+    sums = []
+    for k in range(NUM_STEPS):
+        epoch, batch = divmod(k, task.steps_per_epoch)
+        rows = data.epoch_rows(
+            config.seed, epoch, len(task.dataset.train), config.batch_size
+        )
+        state, of_batch = step(state, feed(rows[batch]))
+        sums.append(of_batch)
+    return np.array([s.on_host().means()["loss"] for s in jax.device_get(sums)])
+
+
+def assert_learned(config) -> None:
+    """The last ten losses lie a tenth below the first ten."""
+    found = losses(config)
+    assert np.isfinite(found).all()
+    assert found[-10:].mean() <= 0.9 * found[:10].mean(), found
+
+
+def on_digits(path: Path):
+    """A row on the digits: batches of 32, a warm-up of two epochs (88 steps)."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config = module.get_config("digits")
+    config.batch_size = 32
+    config.schedule.warmup_epochs = 2.0
+    config.optimizer.learning_rate = min(config.optimizer.learning_rate, 0.03)
+    return config
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_row_learns(path):
+    """At full size, with everything as published but what `on_digits` names."""
+    config = on_digits(path)
+    jax.config.update("jax_disable_most_optimizations", False)
+    try:
+        assert_learned(config)
+    finally:
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
+def small_san(config) -> None:
+    config.model.update(widths=(32, 64), num_blocks=(1, 1), kernel_sizes=(3, 3))
+
+
+def small_hierarchical_san(config) -> None:
+    config.model.update(width=32, num_passes=2)
+
+
+def small_vit(config) -> None:
+    config.model.update(stem_width=8, width=32, num_layers=2, num_heads=4)
+    config.model.update(head_dim=32, mlp_dim=32)
+
+
+def small_transformer(config) -> None:
+    config.model.update(width=32, num_layers=2, num_heads=4, mlp_dim=32)
+
+
+# Row: how its network is made small.
+SMALL = {
+    "learned_w_content_16heads_ha": small_transformer,
+    "san_pairwise": small_san,
+    "san_patchwise": small_san,
+    "san_pairwise_ha": small_hierarchical_san,
+    "san_patchwise_ha": small_hierarchical_san,
+    "vit_ha": small_vit,
+    "vit_standard": small_vit,
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_network_of_the_report_learns(name):
+    (path,) = (path for path in CONFIGS if path.stem == name)
+    config = on_digits(path)
+    config.dataset.name = "digits_8x8"
+    SMALL[name](config)
+    config_lib.check(config)
+    assert_learned(config)
