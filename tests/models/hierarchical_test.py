@@ -14,7 +14,7 @@ from flax import traverse_util
 from attn_cnn_jax import models
 from attn_cnn_jax.config import san_hierarchical, self_attention, vit
 from attn_cnn_jax.models.attention import ATTENTIONS, relative
-from attn_cnn_jax.models.encoder import EncoderBlock, apply_blocks
+from attn_cnn_jax.models.encoder import EncoderBlock, apply_layer, make_blocks
 from attn_cnn_jax.models.san import Bottleneck
 from attn_cnn_jax.models.scores import (
     content_scores,
@@ -171,9 +171,13 @@ class Stack(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        return apply_blocks(
-            self.block, self.num_layers, self.share_weights, x, train=False
-        )
+        def block(name, layer):
+            return self.block(name=name)
+
+        blocks, keys = make_blocks(block, self.num_layers, self.share_weights), None
+        for i in range(self.num_layers):
+            x, keys = apply_layer(blocks, self.share_weights, i, x, keys, train=False)
+        return x
 
 
 def encoder_block(attention, **fields):
