@@ -15,12 +15,18 @@ from attn_cnn_jax.metrics import Sums
 
 
 def make_eval_step(
-    model: nn.Module, dataset: data.Dataset, mesh: Mesh, seed: int
+    model: nn.Module,
+    dataset: data.Dataset,
+    mesh: Mesh,
+    seed: int,
+    *,
+    in_training_mode: bool = False,
 ) -> Callable[..., Sums]:
     """Compile `eval_step(variables, source, rows, weights) -> Sums` of a batch.
 
     `rows` [B] are the images' indices in the split: what a published network draws at
-    evaluation comes from them and `seed`.
+    evaluation comes from them and `seed`. `in_training_mode`, as the report's code
+    evaluated: BatchNorm goes by the statistics of the batch, and dropout is on.
     """
 
     def eval_step(variables, source, rows, weights) -> Sums:
@@ -28,7 +34,11 @@ def make_eval_step(
         images = data.normalize(images, dataset.mean, dataset.std)
         rng, channels = jax.random.key(seed), images.shape[-1]
         draws: Any = models.evaluation_draws(model, rng, rows, channels)
-        logits: Any = model.apply(variables, images, train=False, **draws)
+        if in_training_mode:
+            draws["rngs"] = {"dropout": jax.random.fold_in(rng, rows[0])}
+            draws["mutable"] = ["batch_stats"]
+        result: Any = model.apply(variables, images, train=in_training_mode, **draws)
+        logits = result[0] if in_training_mode else result
         return Sums.of(logits, labels, weights)
 
     return parallel.compile_step(eval_step, mesh)
@@ -72,7 +82,13 @@ def evaluate_run(
     complaint = "the checkpoint does not fit its config and data"
     refuse_other_shapes(wanted, run.variables, complaint)
     result = evaluate(
-        make_eval_step(model, dataset, mesh, config.seed),
+        make_eval_step(
+            model,
+            dataset,
+            mesh,
+            config.seed,
+            in_training_mode=config.evaluate_in_training_mode,
+        ),
         parallel.replicate(run.variables, mesh),
         parallel.Feed(dataset.test, mesh, config.dataset.placement),
         config.eval_batch_size,

@@ -106,7 +106,13 @@ class _Run:
         self.is_main = jax.process_index() == 0
         self.metrics = metrics.MetricsFile(workdir, self.step, enabled=self.is_main)
         self.train_step = task.make_train_step(mesh)
-        self.eval_step = make_eval_step(task.model, task.dataset, mesh, config.seed)
+        self.eval_step = make_eval_step(
+            task.model,
+            task.dataset,
+            mesh,
+            config.seed,
+            in_training_mode=config.evaluate_in_training_mode,
+        )
         placement = config.dataset.placement
         self.feed = parallel.Feed(task.dataset.train, mesh, placement)
         splits = {"test": task.dataset.test, "validation": task.dataset.validation}

@@ -90,6 +90,22 @@ def program(config: ConfigDict, workdir: Path) -> str:
     return task.make_train_step(mesh).lower(state, feed(rows[0])).as_text()
 
 
+def evaluation(config: ConfigDict, workdir: Path) -> dict[str, Any]:
+    """The options of the evaluation that a run compiles."""
+    seen: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        shared_steps(patch, [])
+        make_eval_step = train.make_eval_step
+
+        def recorded(*arguments, **options):
+            seen.update(options)
+            return make_eval_step(*arguments, **options)
+
+        patch.setattr(train, "make_eval_step", recorded)
+        train.train(config, workdir, mesh=parallel.make_mesh(jax.devices()[:1]))
+    return seen
+
+
 def start(config: ConfigDict, workdir: Path) -> str:
     """The text of the program that draws the initial state."""
     return jax.jit(task_of(config).initial_state).lower().as_text()
@@ -190,6 +206,7 @@ EFFECTS: dict[str, dict[str, tuple[Any, Callable, dict[str, str]]]] = {
         "schedule.drop_factor": (5.0, rates, MULTISTEP),
         "eval_every_epochs": (2, run, {}),
         "eval_batch_size": (90, run, {}),
+        "evaluate_in_training_mode": (True, evaluation, {}),
         "log_every_steps": (2, run, {}),
         "checkpoint_every_steps": (2, run, {}),
         "checkpoints_to_keep": (1, run, {}),
@@ -293,9 +310,9 @@ def shared_steps(patch: pytest.MonkeyPatch, batches: list[int]) -> None:
             _compiled["train"] = original_train(task, mesh)
         return _compiled["train"]
 
-    def make_eval_step(model, dataset, mesh, seed):
+    def make_eval_step(*arguments, **options):
         if "eval" not in _compiled:
-            _compiled["eval"] = original_eval(model, dataset, mesh, seed)
+            _compiled["eval"] = original_eval(*arguments, **options)
 
         def step(variables, source, rows, weights):
             batches.append(len(weights))

@@ -119,6 +119,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "schedule.drop_factor": [0.0, -10.0, "10", float("nan")],
         "eval_every_epochs": [-1, 1.0],
         "eval_batch_size": [0, "100"],
+        "evaluate_in_training_mode": [1, "yes", None],
         "log_every_steps": [0, 2.5],
         "checkpoint_every_steps": [-1, "500"],
         "checkpoints_to_keep": [0, 1.0],

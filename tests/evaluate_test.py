@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import checkpoint, data, models, parallel
+from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.config import self_attention, vit
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.evaluate import evaluate, evaluate_run, make_eval_step
@@ -163,3 +164,32 @@ def test_variables_of_other_classes_are_refused_by_name(tiny_config, tmp_path):
     checkpoint.write_variables(tmp_path, config, jax.device_get(variables))
     with pytest.raises(UserError, match=r"classifier/bias has shape \(3,\), not \(10,"):
         evaluate_run(tmp_path)
+
+
+def test_evaluation_in_training_mode_goes_by_the_batch(tmp_path):
+    """BatchNorm by each batch of 90; the running statistics do not count."""
+    config = config_lib.base_config()
+    config.model = config_lib.resnet("resnet10")
+    config.model.width = 2
+    config.dataset.update(name="digits_8x8")
+    config.eval_batch_size = 90
+    loaded = data.load(config.dataset)
+    model = models.build(config.model, 10)
+    variables = models.initial_variables(model, jax.random.key(0), (8, 8, 1))
+    variables["batch_stats"] = jax.tree.map(lambda a: a + 3, variables["batch_stats"])
+    checkpoint.write_variables(tmp_path / "eval", config, jax.device_get(variables))
+    config.evaluate_in_training_mode = True
+    checkpoint.write_variables(tmp_path / "train", config, jax.device_get(variables))
+    images = data.normalize(loaded.test.images, loaded.mean, loaded.std)
+    total = 0.0
+    for start in range(0, 360, 90):
+        batch = slice(start, start + 90)
+        logits, _ = model.apply(
+            variables, images[batch], train=True, mutable=["batch_stats"]
+        )
+        labels = loaded.test.labels[batch]
+        log_probs = jax.nn.log_softmax(logits)
+        total -= float(np.take_along_axis(log_probs, labels[:, None], 1).sum())
+    in_training_mode = evaluate_run(tmp_path / "train")
+    np.testing.assert_allclose(in_training_mode["loss"], total / 360, rtol=1e-5)
+    assert abs(evaluate_run(tmp_path / "eval")["loss"] - total / 360) > 0.01
