@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from attn_cnn_jax import checkpoint as checkpoint_lib
 from attn_cnn_jax.analysis import parameters, plots
@@ -19,7 +18,7 @@ from attn_cnn_jax.analysis.runs import Run
 from attn_cnn_jax.analysis.subject import Subject
 from attn_cnn_jax.errors import UserError
 
-Named = Iterator[tuple[str, Figure]]
+Named = Iterator[tuple[str, plots.Figure]]
 _CLASS_TOKEN = "class token dropped"
 
 

@@ -18,6 +18,9 @@ PIXELS = GRID[0] * GRID[1]
 RATE = 0.25
 QUICK = {"xla_backend_optimization_level": 0}  # compiles fast, runs once
 
+# Their queries meet the tables of positions.
+QUERIED = ("learned_w_content", "learned_w_content_report", "learned_query_position")
+
 
 def make_layer(attention, num_heads, dtype="float32", position_dim=6):
     """The layer alone."""
@@ -166,7 +169,7 @@ def test_transposed_images_and_parameters_give_the_transposed_output(attention, 
         turned["centers"] = params["centers"][:, ::-1]
     if attention == "quadratic_nonisotropic":
         turned["spreads"] = params["spreads"][:, ::-1]
-    if attention in ("learned_w_content", "learned_query_position"):
+    if attention in QUERIED:
         # One half of a query meets the rows, the other the columns.
         for name in {"query_kernel", "query_bias", "key_kernel"} & set(params):
             turned[name] = np.roll(params[name], width // 2, axis=-1)

@@ -4,6 +4,8 @@ Nothing here loads a run or computes attention. Sizes are those of print: pages 
 inches wide and no letter is smaller than 7 points. Heads are counted from 1.
 """
 
+from matplotlib.figure import Figure
+
 from attn_cnn_jax.analysis.plots.ablation import ablated_accuracy
 from attn_cnn_jax.analysis.plots.centers import (
     centers_of_layer,
@@ -34,6 +36,7 @@ from attn_cnn_jax.analysis.plots.schematics import (
 
 __all__ = [
     "Curve",
+    "Figure",
     "GaussianHeads",
     "LayerOffsets",
     "RunCurves",
