@@ -106,19 +106,29 @@ def test_another_origin_is_another_run(origin, new_config, tmp_path):
             train.train(other, tmp_path / "run")
 
 
-def test_a_run_from_before_the_field_goes_on(tiny_config, tmp_path):
+def test_a_run_from_before_some_fields_goes_on(tiny_config, tmp_path):
     config = tiny_config(num_epochs=1, batch_size=400)
     config.schedule.warmup_epochs = 0.0
     train.train(config, tmp_path)
     file = tmp_path / "config.json"
     fields = json.loads(file.read_text())
-    del fields["init_from"]
+    for name in ("init_from", "label_smoothing", "evaluate_in_training_mode"):
+        del fields[name]
+    del fields["optimizer"]["nesterov"]
+    del fields["model"]["attention_dense"], fields["model"]["share_weights"]
     file.write_text(json.dumps(fields))
     old = checkpoint.read_config(tmp_path)
     config_lib.check(old)
-    assert old.init_from == "" and config_lib.differences(old, config) == []
+    assert config_lib.differences(old, config) == []
+    assert config_lib.from_dict(fields["model"]) == old.model
     train.train(config, tmp_path)
-    assert "init_from" not in config_lib.from_dict(fields["model"])
+
+
+def test_what_was_never_recorded_is_still_missing(tiny_config):
+    fields = json.loads(config_lib.to_json(tiny_config()))
+    del fields["optimizer"]
+    with pytest.raises(UserError, match="config.optimizer.* is missing"):
+        config_lib.check(config_lib.from_dict(fields))
 
 
 @pytest.mark.parametrize(

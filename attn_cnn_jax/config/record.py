@@ -20,7 +20,15 @@ RESUMABLE = frozenset(
     }
 )
 # Fields that came later, as they are in a run that was recorded without them.
-_LATER_FIELDS = {"init_from": ""}
+_LATER_FIELDS: dict[str, Any] = {
+    "init_from": "",
+    "label_smoothing": 0.0,
+    "evaluate_in_training_mode": False,
+    "optimizer": {"nesterov": False},
+}
+_LATER_MODEL_FIELDS: dict[str, dict[str, Any]] = {
+    "self_attention": {"attention_dense": True, "share_weights": False},
+}
 
 
 def to_json(config: ConfigDict) -> str:
@@ -29,15 +37,33 @@ def to_json(config: ConfigDict) -> str:
 
 
 def from_dict(fields: Mapping[str, Any]) -> ConfigDict:
-    """The config, or block of one, that `to_json` wrote; JSON's lists are tuples."""
+    """The config, or its model block, that `to_json` wrote; JSON's lists are tuples.
+
+    What an earlier version did not record yet has the value that it worked with.
+    """
 
     def restored(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {key: restored(item) for key, item in value.items()}
         return tuple(value) if isinstance(value, list) else value
 
-    is_whole = "model" in fields
-    return ConfigDict(restored({**_LATER_FIELDS, **fields} if is_whole else fields))
+    def completed(block: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+        inner = {
+            key: completed(block[key], value)
+            for key, value in later.items()
+            if isinstance(value, Mapping) and isinstance(block.get(key), Mapping)
+        }
+        return {**later, **block, **inner}
+
+    def completed_model(model: Any) -> Any:
+        if not isinstance(model, Mapping):
+            return model
+        return completed(model, _LATER_MODEL_FIELDS.get(str(model.get("name")), {}))
+
+    if "model" not in fields:
+        return ConfigDict(restored(completed_model(fields)))
+    whole = completed(fields, _LATER_FIELDS)
+    return ConfigDict(restored({**whole, "model": completed_model(fields["model"])}))
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
