@@ -38,7 +38,7 @@ types: $(DEVELOPMENT)
 	$(BIN)/python -m basedpyright --pythonpath $(BIN)/python
 
 unit: $(DEVELOPMENT) browser
-	$(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m pytest -m "not soak" --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
 # Debian's Chromium for the tests of the viewer, where we may install it.
 browser:

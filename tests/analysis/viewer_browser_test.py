@@ -411,7 +411,7 @@ def test_a_narrow_page_fits(opened):
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-def test_moves_are_painted_and_their_times_told(opened, capsys):
+def test_moves_are_painted_and_their_times_told(opened, measured):
     """200 moves of 6 x 9 heads on 16 x 16; the last is checked, no time asserted."""
     names = tuple(f"layer {i + 1}" for i in range(6))
     probs = tuple(
@@ -435,10 +435,8 @@ def test_moves_are_painted_and_their_times_told(opened, capsys):
           return [paints, frames];
         }"""
     )
-    with capsys.disabled():
-        for name, times in (("painting", paints), ("frame to frame", frames)):
-            middle, longest = np.median(times), max(times)
-            print(f"\n{name}: median {middle:.1f} ms, longest {longest:.1f} ms", end="")
+    for name, times in (("painting", paints), ("frame to frame", frames)):
+        measured(name, f"median {np.median(times):.1f} ms, longest {max(times):.1f} ms")
     row, column = 7 * 199 % 16, 3 * 199 % 16
     page.get_by_label("logarithm").check()
     settle(page)

@@ -168,15 +168,14 @@ def test_a_layer_can_be_read_back(make):
     ],
     ids=["gaussian", "content", "noise"],
 )
-def test_six_layers_of_nine_heads_are_small(heads, megabytes, tmp_path, capsys):
+def test_six_layers_of_nine_heads_are_small(heads, megabytes, tmp_path, measured):
     def size(images: int) -> int:
         probs = heads[None].repeat(images, 0) if images > 1 else heads[None]
         maps = attention_maps([probs], images=max(images, 2))
         return write_viewer(tmp_path / "viewer.html", [maps], title="sizes")
 
     image = size(3) - size(2)
-    with capsys.disabled():
-        print(f" {6 * image / 1e6:.2f} MB an image", end="")
+    measured("viewer", f"{6 * image / 1e6:.2f} MB an image")
     assert 6 * image < megabytes * 1e6
 
 
