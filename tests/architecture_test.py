@@ -162,7 +162,7 @@ def test_the_walk_sees_imports():
     """Else everything below would hold of a walk that finds nothing."""
     train = dict(imports(ROOT / OURS / "train.py"))
     assert f"{OURS}.parallel" in train and f"{OURS}.errors.UserError" in train
-    lazy = dict(imports(ROOT / OURS / "data.py"))
+    lazy = dict(imports(ROOT / OURS / "data" / "prepared.py"))
     assert lazy["tensorflow_datasets"] and not lazy["numpy"]
 
 

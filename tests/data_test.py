@@ -14,6 +14,8 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax import data
 from attn_cnn_jax.config import base_config
+from attn_cnn_jax.data.dataset import channel_statistics
+from attn_cnn_jax.data.prepared import Keys, materialise
 from attn_cnn_jax.errors import UserError
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -198,13 +200,13 @@ def test_statistics_are_those_of_the_training_pixels(digits, enlarged):
         np.testing.assert_allclose(dataset.mean, pixels.mean((0, 1, 2)), rtol=1e-9)
         np.testing.assert_allclose(dataset.std, pixels.std((0, 1, 2)), rtol=1e-9)
     channels = random_images((6, 7, 8, 3)) // np.array([1, 2, 5], np.uint8)
-    mean, std = data._channel_statistics(channels)
+    mean, std = channel_statistics(channels)
     np.testing.assert_allclose(mean, (channels / 255).mean((0, 1, 2)), rtol=1e-9)
     np.testing.assert_allclose(std, (channels / 255).std((0, 1, 2)), rtol=1e-9)
 
 
 def test_a_constant_channel_is_not_divided_by_zero():
-    mean, std = data._channel_statistics(np.full((2, 3, 3, 1), 51, np.uint8))
+    mean, std = channel_statistics(np.full((2, 3, 3, 1), 51, np.uint8))
     np.testing.assert_allclose(mean, [0.2])
     assert std == (1.0,) or std[0] > 0
     images = jnp.full((1, 3, 3, 1), 51, jnp.uint8)
@@ -274,7 +276,9 @@ def test_tfds_data_are_found_by_their_features(name, shape, num_classes, tmp_pat
     assert dataset.train.images.std() > 10  # decoded, not empty
     if name.startswith("cifar"):
         assert (dataset.mean, dataset.std) == (CIFAR_MEAN, CIFAR_STD)
+        assert dataset.test.ids is not None and dataset.test.ids.shape == (12,)
     else:
+        assert dataset.test.ids is None
         pixels = dataset.train.images / 255.0
         np.testing.assert_allclose(dataset.mean, pixels.mean((0, 1, 2)), rtol=1e-9)
         np.testing.assert_allclose(dataset.std, pixels.std((0, 1, 2)), rtol=1e-9)
@@ -330,7 +334,7 @@ def test_a_bad_record_is_named(bad, position):
     records: list = [record(label=i % 10) for i in range(300)]
     records[position], message = BAD[bad]
     with pytest.raises(UserError, match=f"record {position}\\b") as error:
-        data._materialise(Records(records), "image", "label", 10, "reading")
+        materialise(Records(records), Keys("image", "label"), 10, "reading")
     error.match(message)
     assert "\n" not in str(error.value)
 
@@ -338,7 +342,10 @@ def test_a_bad_record_is_named(bad, position):
 def test_good_records_keep_their_order():
     images = random_images((300, 4, 4, 3))
     records = [{"image": i, "label": n % 10} for n, i in enumerate(images)]
-    split = data._materialise(Records(records), "image", "label", 10, "reading")
+    for number, fields_of_record in enumerate(records):
+        fields_of_record["id"] = f"train_{number:05d}".encode()
+    split = materialise(Records(records), Keys("image", "label", "id"), 10, "reading")
+    assert split.ids.tolist()[298:] == ["train_00298", "train_00299"]
     np.testing.assert_array_equal(split.images, images)
     assert split.labels.tolist() == [n % 10 for n in range(300)]
 
@@ -346,7 +353,7 @@ def test_good_records_keep_their_order():
 def test_a_damaged_first_record_is_named():
     records = [RuntimeError("open() failed"), record()]
     with pytest.raises(UserError, match=r"record 0 .*open\(\) failed.*prepare_data"):
-        data._materialise(Records(records), "image", "label", 10, "reading")
+        materialise(Records(records), Keys("image", "label"), 10, "reading")
 
 
 REFUSED = [

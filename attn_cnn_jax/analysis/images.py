@@ -1,6 +1,6 @@
 """The images that a figure shows: of the test set, of CIFAR by name, or one's own.
 
-choose_images(run.dataset, ["16", "0-9", "photo.jpg"])
+choose_images(run.dataset, ["16", "0-9", "test_00016", "photo.jpg"])
 choose_images(run.dataset, ["cat_s_000019", "test_batch:16"], "cifar-10-batches-py")
 """
 
@@ -57,6 +57,7 @@ def choose_images(
     """The images that `wanted` names, in that order.
 
     Each is an index of the test set ("16") or a range of them ("0-49", both included);
+    the name of its record ("test_00016" of CIFAR, the number being the official place);
     the path of an image file, cut to the model's proportions and resized; or, where
     `batches` is CIFAR's python version (folder or tar.gz), a file name of CIFAR
     ("cat_s_000019") or a place in a batch ("test_batch:16", the official order; TFDS,
@@ -90,10 +91,20 @@ def _choose(
 ) -> Iterator[_Chosen]:
     if match := re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text, re.ASCII):
         yield from _of_test_set(dataset, int(match[1]), int(match[2] or match[1]))
+    elif (row := _row_of_record(dataset, text)) is not None:
+        yield from _of_test_set(dataset, row, row)
     elif pathlib.Path(os.path.expanduser(text)).is_file():
         yield _of_file(pathlib.Path(os.path.expanduser(text)), dataset.image_shape)
     else:
         yield _of_batches(dataset, text, open_batches(text))
+
+
+def _row_of_record(dataset: Dataset, text: str) -> int | None:
+    """The place in the test set of the record of that name."""
+    if dataset.test.ids is None:
+        return None
+    rows = np.flatnonzero(dataset.test.ids == text)
+    return int(rows[0]) if rows.size else None
 
 
 def _of_test_set(dataset: Dataset, first: int, last: int) -> Iterator[_Chosen]:
@@ -104,8 +115,10 @@ def _of_test_set(dataset: Dataset, first: int, last: int) -> Iterator[_Chosen]:
             f"{len(dataset.test) - 1}."
         )
     for index in range(first, last + 1):
-        label = dataset.class_names[dataset.test.labels[index]]
-        name = f"test image {index} ({label})"
+        about = dataset.class_names[dataset.test.labels[index]]
+        if dataset.test.ids is not None:
+            about = f"{dataset.test.ids[index]}, {about}"
+        name = f"test image {index} ({about})"
         yield _Chosen(dataset.test.images[index], name, index)
 
 
@@ -148,9 +161,9 @@ def _of_file(path: pathlib.Path, shape: tuple[int, int, int]) -> _Chosen:
 def _open(batches: str | pathlib.Path | None, text: str) -> files.Files:
     if batches is None:
         raise UserError(
-            f"{text} is neither an index of the test set nor an image file; a file "
-            "name of CIFAR needs its python version (cifar-10-batches-py or its "
-            "tar.gz), for TFDS does not keep the names."
+            f"{text} is neither an index or a record (test_00016) of the test set nor "
+            "an image file; a file name of CIFAR needs its python version "
+            "(cifar-10-batches-py or its tar.gz), for TFDS does not keep the names."
         )
     place = pathlib.Path(os.path.expanduser(batches))
     if not place.exists():

@@ -1,5 +1,6 @@
 """Images by index, by CIFAR file name, from a file; and what is refused."""
 
+import dataclasses
 import pickle
 import tarfile
 
@@ -32,6 +33,21 @@ def test_by_index_and_by_range(dataset):
     assert chosen.names[:2] == ("test image 4 (dog)", "test image 0 (cat)")
     np.testing.assert_array_equal(chosen.images, dataset.test.images[[4, 0, 1, 2]])
     assert chosen.notes == ()
+
+
+def test_by_the_name_of_a_record(dataset):
+    """TFDS shuffles; the names of CIFAR's records say the official place."""
+    ids = np.array([f"test_{place:05d}" for place in (3, 5, 0, 1, 4, 2)])
+    test = dataclasses.replace(dataset.test, ids=ids)
+    named = dataclasses.replace(dataset, test=test)
+    chosen = choose_images(named, ["test_00004", "0"])
+    assert chosen.indices == (4, 0)
+    assert chosen.names[0] == "test image 4 (test_00004, dog)"
+    assert test.take(np.array([5, 2])).ids.tolist() == ["test_00002", "test_00000"]
+    with pytest.raises(UserError, match="test_00006 is neither an index or a record"):
+        choose_images(named, ["test_00006"])
+    with pytest.raises(UserError, match="test_00004 is neither"):
+        choose_images(dataset, ["test_00004"])
 
 
 @pytest.mark.parametrize("text", ["6", "3-6", "2-1", "999999999"])
