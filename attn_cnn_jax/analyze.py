@@ -53,7 +53,8 @@ _CHECKPOINT = flags.DEFINE_string("checkpoint", "last", "last, best, or a step."
 _IMAGES = flags.DEFINE_list(
     "images",
     ["0"],
-    "Images to show: indices of the test set (3, 0-7), image files, or names of CIFAR.",
+    "Images to show: indices (3, 0-7) or records (test_00016) of the test set, image "
+    "files, or names of CIFAR.",
 )
 _CIFAR_BATCHES = flags.DEFINE_string(
     "cifar_batches", None, "CIFAR's python version, for images by their file name."
