@@ -12,12 +12,13 @@ from PIL import Image
 
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax import train
-from attn_cnn_jax.analysis import figures
+from attn_cnn_jax.analysis import figures, parameters
 from attn_cnn_jax.analysis.images import choose_images
 from attn_cnn_jax.analysis.runs import Run
 from attn_cnn_jax.analysis.subject import Subject
 
 ROOT = pathlib.Path(__file__).parent.parent
+AXES = ("row", "col")
 
 
 def small_san():
@@ -45,23 +46,25 @@ MODELS = {"san": small_san, "vit": small_vit, "resnet": small_resnet}
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """`runs(kind)`: the workdir of a run of one epoch on the 8 x 8 digits."""
-    made: dict[str, pathlib.Path] = {}
+    made: dict[tuple, pathlib.Path] = {}
 
-    def make(kind):
-        if kind not in made:
+    def make(kind, num_heads=4):
+        key = kind, num_heads
+        if key not in made:
             config = config_lib.base_config()
             if kind in MODELS:
                 config.model = MODELS[kind]()
             else:
                 config.model = config_lib.self_attention(kind)
-                config.model.update(width=16, num_layers=2, num_heads=4, mlp_dim=16)
+                config.model.update(width=16, num_layers=2, mlp_dim=16)
+                config.model.num_heads = num_heads
             config.dataset.update(name="digits_8x8", crop_padding=1, flip=False)
             config.update(num_epochs=1, batch_size=200, snapshot_every_epochs=1)
             config.schedule.warmup_epochs = 0.0
             config.optimizer.learning_rate = 0.01
-            made[kind] = tmp_path_factory.mktemp(kind) / f"{kind}_seed42"
-            train.train(config, made[kind])
-        return made[kind]
+            made[key] = tmp_path_factory.mktemp(kind) / f"{kind}_seed42"
+            train.train(config, made[key])
+        return made[key]
 
     return make
 
@@ -102,36 +105,73 @@ def test_without_a_figure_all_that_the_run_shows_is_drawn(runs):
     done = analyze(f"--workdir={workdir}", "--reorder")
     assert done.returncode == 0, done.stderr
     folder = workdir / "analysis"
-    drawn = {path.stem for path in folder.glob("*.png")}
-    assert drawn == FILES["quadratic_isotropic"]
-    assert drawn == {path.stem for path in folder.glob("*.pdf")}
+    files = {path.stem for path in folder.glob("*.png")}
+    assert files == FILES["quadratic_isotropic"]
+    assert files == {path.stem for path in folder.glob("*.pdf")}
     table = json.loads((folder / "heads.json").read_text())
     assert len(table["heads"]) == 8
     assert "viewer.html (" in done.stdout and "2 checkpoints" in done.stdout
     assert "largest kernel covered" in done.stdout
 
 
-@pytest.mark.parametrize("kind", FILES)
-def test_every_family_has_its_figures(runs, kind):
-    run = Run(runs(kind))
+def drawn(run):
+    """By file, the text of every figure of a run but its curves and its viewer."""
     shown = choose_images(run.dataset, ["3"])
     subject = Subject(run, shown, choose_images(run.dataset, ["0-9"]))
-    named = set(figures.available(run)) - {"curves", "viewer"}
-    drawn = {
-        file: figure
-        for name in figures.FIGURES
-        if name in named
+    names = [name for name in figures.available(run) if name in figures.FIGURES]
+    return {
+        file: " ".join(text.get_text() for text in figure.findobj(match=_is_text))
+        for name in names
         for file, figure in figures.draw(name, subject)
     }
-    assert set(drawn) == FILES[kind] - {"curves"}
-    assert "viewer" in figures.available(run)
-    for figure in drawn.values():
-        texts = " ".join(text.get_text() for text in figure.findobj(match=_is_text))
-        assert run.name in texts
 
 
 def _is_text(artist):
     return hasattr(artist, "get_text")
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_every_family_has_its_figures(runs, kind):
+    run = Run(runs(kind))
+    texts = drawn(run)
+    assert set(texts) == FILES[kind] - {"curves"}
+    assert "viewer" in figures.available(run)
+    model = run.config.model.name
+    for file, text in texts.items():
+        assert f"{run.name} ({model}" in text
+        by_position = kind in ("quadratic_isotropic", "learned_wo_content")
+        same = by_position and file in ("query", "average")
+        assert ("the same for all images" in text.replace("\n", " ")) == same
+
+
+@pytest.mark.parametrize("num_heads", [(0, 2), (0, 0)])
+@pytest.mark.parametrize("kind", ["quadratic_isotropic", "learned_wo_content"])
+def test_layers_without_heads_are_drawn_as_such(runs, kind, num_heads):
+    texts = drawn(Run(runs(kind, num_heads)))
+    assert set(texts) == FILES[kind] - {"curves"}
+    for file in set(texts) - {"heads"}:
+        assert "no head" in texts[file].replace("\n", " ")
+    assert "0 of 0 heads cover 0 offsets" in texts["heads"]
+
+
+def test_scores_of_offsets_are_those_that_the_grid_has(runs):
+    """Tables reach to 15 pixels; on a grid of 4 x 4 no offset is longer than 3."""
+    run = Run(runs("learned_wo_content"))
+    tables = parameters.position_scores(run.config.model, run.variables, (4, 4))
+    layer = run.variables["params"]["block_1"]["attention"]
+    whole = [layer[f"{axis}_embeddings"] @ layer[f"{axis}_keys"] for axis in AXES]
+    assert tables["layer 2"].shape == (4, 7, 7) and len(whole[0]) == 31
+    for row, column in [(-3, -3), (0, 0), (2, -1), (3, 3)]:
+        expected = whole[0][row + 15] + whole[1][column + 15]
+        found = tables["layer 2"][:, row + 3, column + 3]
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_hierarchical_sans_figures_say_in_which_mode_they_are(runs):
+    run = Run(runs("san"))
+    assert "evaluation mode" not in run.title
+    run.config.evaluate_in_training_mode = True
+    assert run.title.endswith("in evaluation mode (its scores: in training mode)")
 
 
 def test_the_query_figure_holds_the_sown_probabilities(runs):

@@ -45,6 +45,7 @@ class AttentionMaps:
     step: int  # of the checkpoint
     epoch: float
     softmaxed: bool = True  # False: SAN patchwise, whose weights may be negative
+    title: str = ""  # run, model and checkpoint; empty: run and checkpoint
 
 
 class MapBatches:
@@ -136,6 +137,7 @@ class MapBatches:
             step=run.step,
             epoch=run.epoch,
             softmaxed=run.config.model.get("attention") != "patchwise",
+            title=run.title,
         )
 
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from attn_cnn_jax import checkpoint as checkpoint_lib
 from attn_cnn_jax.analysis import parameters, plots
-from attn_cnn_jax.analysis.attention_maps import AttentionMaps
 from attn_cnn_jax.analysis.averages import average_attention, tap_maps
 from attn_cnn_jax.analysis.heads import HeadStatistics
 from attn_cnn_jax.analysis.queries import (
@@ -59,7 +58,7 @@ def _query(subject: Subject) -> Named:
     pick = key_attention if subject.by_key else query_attention
     notes = [_CLASS_TOKEN] if maps.class_mass else []
     notes += ["column of the pixel: who attends to it"] if subject.by_key else []
-    for index, name, suffix in _shown(maps):
+    for index, name, suffix in _shown(subject):
         yield (
             f"query{suffix}",
             plots.attention_at_query(
@@ -95,7 +94,7 @@ def _query_mean(subject: Subject) -> Named:
 
 def _average(subject: Subject) -> Named:
     maps = subject.maps
-    for index, name, suffix in _shown(maps):
+    for index, name, suffix in _shown(subject):
         averages = [
             average_attention(_of_image(probs, index), subject.average)
             for probs in maps.probs
@@ -118,7 +117,7 @@ def _average(subject: Subject) -> Named:
 
 def _taps(subject: Subject) -> Named:
     maps = subject.maps
-    for index, name, suffix in _shown(maps):
+    for index, name, suffix in _shown(subject):
         yield (
             f"taps{suffix}",
             plots.tap_weights(
@@ -150,11 +149,16 @@ def _heads(subject: Subject) -> Named:
                 ),
                 entropies=np.array([h.entropy for h in heads], float),
                 distances=np.array([h.mean_distance for h in heads], float),
-                num_keys=layer.grid[0] * layer.grid[1],
+                num_keys=layer.num_keys,
+                uniform_distance=layer.uniform_distance,
             )
         )
     images = f"{table.num_images} test images, covered from mass {table.threshold:g}"
-    yield "heads", plots.convolution_layers(layers, title=f"{subject.title}; {images}")
+    title = f"{subject.title}; {images}"
+    if table.left_out:
+        title += f"; grid too small for numbers: {', '.join(table.left_out)}"
+    noun = "plane" if subject.run.layers[0][1].ndim == 5 else "head"
+    yield "heads", plots.convolution_layers(layers, title=title, noun=noun)
 
 
 def checkpoints(run: Run) -> list[Run]:
@@ -170,7 +174,7 @@ def _centers(subject: Subject) -> Named:
         "centers",
         plots.centers_over_training(
             [list(of_run.values()) for of_run in heads],
-            title=subject.run.name,
+            title=_name(subject.run),
             checkpoint_names=[f"epoch {run.epoch:g}" for run in runs],
             layers=list(heads[0]),
         ),
@@ -199,11 +203,15 @@ def _centers_layer(subject: Subject) -> Named:
         f"centers_layer_{subject.layer}",
         plots.centers_of_layer(
             [of_run[subject.layer - 1][1] for of_run in heads],
-            title=subject.run.name,
+            title=_name(subject.run),
             layer=name,
             checkpoint_names=[f"epoch {run.epoch:g}" for run in runs],
         ),
     )
+
+
+def _name(run: Run) -> str:
+    return f"{run.name} ({run.model_name})"
 
 
 def _gaussians(run: Run) -> dict[str, plots.GaussianHeads]:
@@ -211,7 +219,9 @@ def _gaussians(run: Run) -> dict[str, plots.GaussianHeads]:
 
 
 def _positions(subject: Subject) -> Named:
-    tables = parameters.position_scores(subject.run.config.model, subject.run.variables)
+    run = subject.run
+    grid = run.layers[0][1].shape[2:4]
+    tables = parameters.position_scores(run.config.model, run.variables, grid)
     yield (
         "positions",
         plots.position_scores(
@@ -237,9 +247,10 @@ FIGURES: dict[str, Callable[[Subject], Named]] = {
 }
 
 
-def _shown(maps: AttentionMaps) -> Iterator[tuple[int, str, str]]:
+def _shown(subject: Subject) -> Iterator[tuple[int, str, str]]:
     """(index, name, suffix of the file) of the images whose maps differ."""
-    if all(len(probs) == 1 for probs in maps.probs):
+    maps = subject.maps
+    if all(subject.batches.position_only):
         yield 0, f"{maps.names[0]}; these maps are the same for all images", ""
         return
     alone = len(maps.names) == 1

@@ -23,11 +23,17 @@ def attention_name(config_model: Any) -> str:
 def quadratic_heads(
     config_model: Any, variables: Mapping[str, Any]
 ) -> dict[str, GaussianHeads]:
-    """Centre and precision of every head, by layer (a shared block is one layer)."""
+    """Centre and precision of every head, by layer (a shared block is one layer).
+
+    A layer may have no heads.
+    """
     if attention_name(config_model) not in QUADRATIC:
         raise UserError("only quadratic attention has centres to show.")
     heads = {}
     for name, layer in _attention_layers(config_model, variables):
+        if "spreads" not in layer:
+            heads[name] = GaussianHeads(np.zeros((0, 2)), np.zeros((0, 2, 2)))
+            continue
         spreads = np.asarray(layer["spreads"], np.float64)
         if spreads.ndim == 1:
             precisions = spreads[:, None, None] ** 2 * np.eye(2)
@@ -38,13 +44,15 @@ def quadratic_heads(
 
 
 def position_scores(
-    config_model: Any, variables: Mapping[str, Any]
-) -> dict[str, Float[np.ndarray, "N P P"]]:
-    """Learned scores by offset (row, column) from -(P // 2), by layer.
+    config_model: Any, variables: Mapping[str, Any], grid: tuple[int, int]
+) -> dict[str, Float[np.ndarray, "_ rows columns"]]:
+    """Learned scores of the offsets that a `grid` of H x W pixels has, by layer.
 
+    [N, 2H - 1, 2W - 1], offset (row, column) at [row + H - 1, column + W - 1]; what the
+    parameters hold beyond is never looked up and so never trained. The score is
     row_key . row[offset] + col_key . col[offset] (paper, section 4.3), as far as it
     does not depend on the image; where queries meet the positions there is no such
-    table.
+    table. A layer may have no heads.
     """
     if attention_name(config_model) not in POSITION_SCORED:
         raise UserError(
@@ -52,15 +60,24 @@ def position_scores(
         )
     tables = {}
     for name, layer in _attention_layers(config_model, variables):
+        if "row_embeddings" not in layer:
+            tables[name] = np.zeros((0, 2 * grid[0] - 1, 2 * grid[1] - 1))
+            continue
         rows, cols = (
-            (
-                np.asarray(layer[f"{axis}_embeddings"])
-                @ np.asarray(layer[f"{axis}_keys"])
-            ).T
-            for axis in ("row", "col")
+            _axis_scores(layer[f"{axis}_embeddings"], layer[f"{axis}_keys"], length)
+            for axis, length in zip(("row", "col"), grid, strict=True)
         )
         tables[name] = (rows[:, :, None] + cols[:, None, :]).astype(np.float64)
     return tables
+
+
+def _axis_scores(
+    embeddings: Any, keys: Any, length: int
+) -> Float[np.ndarray, "N offsets"]:
+    """Scores of the offsets along an axis of that length, -(length - 1) first."""
+    zero = len(embeddings) // 2
+    there = slice(zero - length + 1, zero + length)
+    return (np.asarray(embeddings)[there] @ np.asarray(keys)).T
 
 
 def _attention_layers(config_model: Any, variables: Mapping[str, Any]):

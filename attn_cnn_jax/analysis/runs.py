@@ -47,6 +47,27 @@ class Run:
         return models.build(self.config.model, self.dataset.num_classes)
 
     @property
+    def model_name(self) -> str:
+        """The network in a title, such as "self_attention, learned_w_content"."""
+        fields = self.config.model
+        attention = fields.get("attention", "")
+        if not isinstance(attention, str):
+            attention = attention.name
+        sharing = "shared weights" if fields.get("share_weights") else ""
+        return ", ".join(filter(None, (fields.name, attention, sharing)))
+
+    @property
+    def title(self) -> str:
+        """Run, model and checkpoint; and the mode where scores are of another one."""
+        text = (
+            f"{self.name} ({self.model_name}), step {self.step:,} "
+            f"(epoch {self.epoch:g})"
+        )
+        if self.config.evaluate_in_training_mode:
+            text += ", in evaluation mode (its scores: in training mode)"
+        return text
+
+    @property
     def epoch(self) -> float:
         """Epochs trained up to the checkpoint."""
         steps = len(self.dataset.train) // self.config.batch_size

@@ -73,8 +73,8 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """Run and checkpoint."""
-        return f"{self.run.name}, step {self.run.step:,} (epoch {self.run.epoch:g})"
+        """Run, model and checkpoint."""
+        return self.run.title
 
     def grid_query(self, maps: AttentionMaps) -> tuple[int, int]:
         """The query pixel on the grid of the maps."""

@@ -446,12 +446,17 @@ def test_a_layer_that_is_a_convolution_is_seen_to_be():
 
 def test_a_layer_that_is_no_convolution_is_seen_to_be_none():
     layer = layer_offsets(kernel_size=0, entropies=np.ones(11), num_keys=16)
-    figure = plots.convolution_layers([layer, layer_offsets(name="b")], title=TITLE)
+    layer = dataclasses.replace(layer, distances=np.ones(11), uniform_distance=5.5)
+    layers = [layer, layer_offsets(name="b")]
+    figure = plots.convolution_layers(layers, title=TITLE, noun="plane")
+    assert "10 of 11 planes cover 9 offsets" in texts(figure)
     assert "layer 2: no convolution" in texts(figure)
     axes = axes_of(figure, "layer 2")
     assert "kernel" not in [patch.get_label() for patch in axes.patches]
     entropy = axes_of(figure, "layer 2, entropy").get_images()[0]
     assert entropy.get_clim() == (0, np.log(16))
+    distance = axes_of(figure, "layer 2, distance").get_images()[0]
+    assert distance.get_clim() == (0, 5.5)
     with pytest.raises(ValueError, match="beyond"):
         plots.convolution_layers([layer_offsets(reach=1)], title=TITLE)
 

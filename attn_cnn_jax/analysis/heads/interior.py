@@ -52,6 +52,11 @@ class Interior:
         """Interior queries."""
         return self.row_offsets.shape[0] * self.column_offsets.shape[0]
 
+    @property
+    def num_keys(self) -> int:
+        """Keys of a query."""
+        return self.row_offsets.shape[1] * self.column_offsets.shape[1]
+
     def distances(self) -> Float[np.ndarray, "Hq Wq A C"]:
         """The Euclidean length of every offset, pixels."""
         rows = self.row_offsets[:, None, :, None]

@@ -52,14 +52,18 @@ class HeadStatistics:
 class LayerSummary:
     """What the heads of a layer cover together.
 
-    `covered`: the distinct offsets that its heads cover. `kernel_size`: the largest odd
-    K such that all of the centred K x K grid of offsets are covered, 0 if none.
+    `num_keys`: keys of a query. `uniform_distance`: the `mean_distance` of a head that
+    looks at all of them alike. `covered`: the distinct offsets that its heads cover.
+    `kernel_size`: the largest odd K such that all of the centred K x K grid of offsets
+    are covered, 0 if none.
     """
 
     layer: str
     grid: tuple[int, int]
     radius: int  # R
     num_queries: int  # interior ones
+    num_keys: int
+    uniform_distance: float
     num_heads: int
     covered: tuple[tuple[int, int], ...]
     kernel_size: int
@@ -173,6 +177,8 @@ def _summary(
         grid=interior.grid,
         radius=interior.radius,
         num_queries=interior.num_queries,
+        num_keys=interior.num_keys,
+        uniform_distance=float(interior.distances().mean()),
         num_heads=len(heads),
         covered=tuple(covered),
         kernel_size=largest_kernel(covered),

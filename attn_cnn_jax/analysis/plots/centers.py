@@ -20,8 +20,9 @@ _MARGIN, _LEFT, _GAP = 0.1, 0.42, 0.1
 _SMALLEST, _LARGEST = 0.9, 2.4  # inches, sides of a panel
 _NUMBERED = 1.4  # in panels larger than this heads are numbers, else markers
 _EXPLANATION = (
-    "contours hold 50 % (solid) and 90 % (dotted) of a head's mass; square: query "
-    "pixel; hollow marker: centre outside the panel; axes: offset in pixels, rows down"
+    "contours hold 50 % (solid) and 90 % (dotted) of a head's Gaussian, which pixels "
+    "sample; square: query pixel; hollow marker: centre outside the panel; axes: "
+    "offset in pixels, rows down"
 )
 
 Panel = tuple[GaussianHeads, str]  # and its name

@@ -48,6 +48,7 @@ class LayerOffsets:
     entropies: Float[np.ndarray, "N"] | None = None  # noqa: F821
     distances: Float[np.ndarray, "N"] | None = None  # noqa: F821
     num_keys: int | None = None  # of the entropy's scale: ln(num_keys)
+    uniform_distance: float | None = None  # of the distance's scale
 
     @property
     def heading(self) -> str:
@@ -56,13 +57,12 @@ class LayerOffsets:
         what = f"{size} × {size} convolution" if size else "no convolution"
         return f"{self.name}: {what}"
 
-    @property
-    def counts(self) -> str:
+    def counts(self, noun: str = "head") -> str:
         """How many heads cover an offset, and how many offsets they cover."""
         distinct = len({tuple(offset) for offset in self.best[self.covered].tolist()})
         offsets = "offset" if distinct == 1 else "offsets"
         return (
-            f"{int(self.covered.sum())} of {len(self.best)} heads cover "
+            f"{int(self.covered.sum())} of {len(self.best)} {noun}s cover "
             f"{distinct} {offsets}"
         )
 
@@ -77,17 +77,21 @@ class LayerOffsets:
                 highest = float(max(self.entropies, default=1.0)) or 1.0
             strips["entropy"] = (self.entropies, highest)
         if self.distances is not None:
-            strips["distance"] = (self.distances, float(max(1, self.reach)))
+            farthest = self.uniform_distance or float(max(1, self.reach))
+            strips["distance"] = (self.distances, farthest)
         return strips
 
 
 @styled
-def convolution_layers(layers: Sequence[LayerOffsets], *, title: str) -> Figure:
+def convolution_layers(
+    layers: Sequence[LayerOffsets], *, title: str, noun: str = "head"
+) -> Figure:
     """A panel a layer: the offsets that its heads look at, and numbers of every head.
 
     A cell of a panel is an offset: its shade the largest mass that a head puts on it,
     its number the head, or "×n" for n heads; framed where a head covers it. The
-    orange square is the K x K kernel that the layer covers.
+    orange square is the K x K kernel that the layer covers. `noun`: what a head
+    is called.
     """
     if not layers:
         raise ValueError("no layer to draw")
@@ -101,8 +105,8 @@ def convolution_layers(layers: Sequence[LayerOffsets], *, title: str) -> Figure:
     lines = [
         title,
         "cells: offsets (row down, column right); shade: the largest mass on it, "
-        "number: its head, ×n: n heads, frame: covered; black: the query itself",
-        "strips, a cell a head: " + "; ".join(_explain(layers)),
+        f"number: its {noun}, ×n: n {noun}s, frame: covered; black: the query itself",
+        f"strips, a cell a {noun}: " + "; ".join(_explain(layers)),
     ]
     title, room = "Which layers are a convolution?", PAGE_WIDTH - 1.75
     header = _MARGIN + heading_height(room, title, lines) + 0.1
@@ -112,7 +116,7 @@ def convolution_layers(layers: Sequence[LayerOffsets], *, title: str) -> Figure:
     for index, layer in enumerate(layers):
         line, column = divmod(index, across)
         left, top = column * panel + _LEFT, header + line * step
-        for place, text in enumerate((layer.heading, layer.counts)):
+        for place, text in enumerate((layer.heading, layer.counts(noun))):
             weight = "normal" if place else "bold"
             for piece in wrapped(text, 9.0):
                 page.text(left, top + place * LINE, piece, fontweight=weight)
@@ -125,10 +129,10 @@ def convolution_layers(layers: Sequence[LayerOffsets], *, title: str) -> Figure:
 
 def _explain(layers: Sequence[LayerOffsets]) -> list[str]:
     texts = {
-        "mass": "mass on the head's best offset",
+        "mass": "mass on its best offset",
         "content": "content-dependence (darkest 1)",
         "entropy": "entropy (nats; darkest: uniform)",
-        "distance": "mean distance (pixels)",
+        "distance": "mean distance (pixels; darkest: uniform)",
     }
     names = [name for layer in layers for name in layer.strips()]
     return [texts[name] for name in dict.fromkeys(names)]

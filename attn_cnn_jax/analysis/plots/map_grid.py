@@ -174,8 +174,8 @@ def _input_image(axes: Axes, grid: MapGrid) -> None:
     axes.set_label("input image")
     bare(axes)
     if grid.query is not None:
-        maps = next(maps for maps in grid.maps if len(maps))
-        rows, columns = image.shape[0] / maps.shape[1], image.shape[1] / maps.shape[2]
+        height, width = grid.maps[0].shape[1:]
+        rows, columns = image.shape[0] / height, image.shape[1] / width
         axes.add_patch(_mark(grid.query, (rows, columns), halo=True))
 
 
@@ -211,7 +211,7 @@ def _layer(
     maps = grid.maps[layer]
     order = np.arange(len(maps)) if grid.order is None else grid.order[layer]
     above = LINE if grid.named_above else 0.0
-    cells = len(maps) if grid.is_square else max(map(len, grid.maps))
+    cells = len(maps) if grid.is_square else max(1, *map(len, grid.maps))
     for index in range(cells):
         line, column = grid.place(layer, index)
         left = _LEFT + column * (side + _GAP)

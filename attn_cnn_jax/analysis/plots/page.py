@@ -19,8 +19,8 @@ _BOLD = 0.72  # as many bold ones
 
 
 def describe(maps: AttentionMaps) -> str:
-    """The line that names the run and the checkpoint of some maps."""
-    return f"{maps.run}, step {maps.step:,} (epoch {maps.epoch:g})"
+    """The line that names the run, the model and the checkpoint of some maps."""
+    return maps.title or f"{maps.run}, step {maps.step:,} (epoch {maps.epoch:g})"
 
 
 class Page:
