@@ -413,6 +413,13 @@ def test_differences_ignore_what_a_run_may_change():
         assert line.startswith(f"{field}: ") and line.endswith(" -> another")
 
 
+def test_the_batch_of_an_evaluation_in_training_mode_may_not_change():
+    old, new = full(), full()
+    old.evaluate_in_training_mode = new.evaluate_in_training_mode = True
+    new.eval_batch_size = 40
+    assert config_lib.differences(old, new) == ["eval_batch_size: 100 -> 40"]
+
+
 def test_options_name_a_dataset():
     (quickstart,) = (path for path in FILES if path.stem == "quickstart")
     assert row(quickstart).dataset.name == "digits_8x8"

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax import data, environment, models, parallel
 from attn_cnn_jax.bench import timing
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.evaluate import make_eval_step
 from attn_cnn_jax.models.flops import paper_flops, program_flops
 from attn_cnn_jax.task import Task, TrainState
@@ -46,7 +47,17 @@ def measure(config: ConfigDict, plan: Plan) -> dict[str, Any]:
     state = jax.device_get(jax.jit(task.initial_state)())
     forward = functools.partial(task.model.apply, train=False)
     shape, variables = dataset.image_shape, state.variables
-    batch = jax.ShapeDtypeStruct((config.batch_size, *shape), jnp.float32)
+    sizes = plan.batch_sizes or (config.batch_size,)
+    _refuse_too_large(sizes, dataset)
+
+    def flops(batch_size: int) -> int | None:
+        """Of an image, or None for operations that have no rule."""
+        batch = jax.ShapeDtypeStruct((batch_size, *shape), jnp.float32)
+        try:
+            return round(program_flops(forward, variables, batch) / batch_size)
+        except ValueError:
+            return None
+
     found = environment.describe(mesh)
     record: dict[str, Any] = {
         "model": config.model.name,
@@ -56,19 +67,20 @@ def measure(config: ConfigDict, plan: Plan) -> dict[str, Any]:
         **{key: found[key] for key in ("jax", "git_commit")},
         "parameters": models.count_parameters(variables),
         "flops_paper": paper_flops(task.model, variables, shape),
-        "flops": round(program_flops(forward, variables, batch) / config.batch_size),
+        "flops": flops(config.batch_size),
         "latency_ms": _latency(forward, variables, shape, plan),
     }
     # A device remembers the most it ever held: what takes little memory goes first.
     cells: dict[tuple[str, int], _Cell] = {}
-    sizes = plan.batch_sizes or (config.batch_size,)
     for kind in ("eval", "train") if plan.train else ("eval",):
         for size in sorted(set(sizes)):
             sized = _with_batch_size(config, size)
             cells[kind, size] = _unless_out_of_memory(
                 _KINDS[kind], sized, dataset, mesh, state, plan
             )
-    record["batches"] = [_batch_record(cells, size) for size in sizes]
+    record["batches"] = [
+        {**_batch_record(cells, size), "flops": flops(size)} for size in sizes
+    ]
     return record
 
 
@@ -76,6 +88,15 @@ def _with_batch_size(config: ConfigDict, batch_size: int) -> ConfigDict:
     config = config.copy_and_resolve_references()
     config.batch_size = batch_size
     return config
+
+
+def _refuse_too_large(batch_sizes: Sequence[int], dataset: data.Dataset) -> None:
+    largest, images = max(batch_sizes), len(dataset.train)
+    if largest > images:
+        raise UserError(
+            f"a batch of {largest:,} images is more than the {images:,} to train on: "
+            "name a smaller one in --batch_sizes."
+        )
 
 
 def _dataset(dataset: ConfigDict) -> data.Dataset:
@@ -172,7 +193,13 @@ def _inference(
     variables = parallel.replicate(state.variables, mesh)
     weights = np.ones(config.batch_size, np.float32)
     model = models.build(config.model, dataset.num_classes)
-    eval_step: Any = make_eval_step(model, dataset, mesh, config.seed)
+    eval_step: Any = make_eval_step(
+        model,
+        dataset,
+        mesh,
+        config.seed,
+        in_training_mode=config.evaluate_in_training_mode,
+    )
     rows = np.arange(config.batch_size, dtype=np.int32)
     compiled, compile_seconds = timing.compiled(
         eval_step, variables, batch(), rows, weights

@@ -7,9 +7,9 @@ _HEADINGS = (
     ("config", ""),
     ("parameters", ""),
     ("paper", "GFLOPs"),
-    ("program", "GFLOPs"),
     ("latency", "median ms"),
     ("batch", "size"),
+    ("program", "GFLOPs"),
     ("training", "images/s"),
     ("inference", "images/s"),
     ("compile", "train s"),
@@ -27,9 +27,8 @@ def as_text(records: Sequence[Mapping[str, Any]]) -> str:
         fixed = (
             record["config"],
             f"{record['parameters']:,}",
-            f"{record['flops_paper'] / 1e9:.3f}",
-            f"{record['flops'] / 1e9:.3f}",
-            f"{latency['median']:.3f}" if latency else "-",
+            _billions(record["flops_paper"]),
+            f"{latency['median']:.4g}" if latency else "-",
         )
         for batch in record["batches"]:
             rows.append((*fixed, *_batch_cells(batch)))
@@ -60,10 +59,16 @@ def _batch_cells(batch: Mapping[str, Any]) -> tuple[str, ...]:
 
     return (
         f"{batch['batch_size']:,}",
+        "-" if batch["flops"] is None else _billions(batch["flops"]),
         *cells("images_per_second", ",.4g"),
         *cells("compile_seconds", ".1f"),
-        *cells("peak_bytes", ",.0f", 2**20),
+        *cells("peak_bytes", ",.4g", 2**20),
     )
+
+
+def _billions(count: int) -> str:
+    """Three decimals, or as many as show three digits."""
+    return f"{count / 1e9:.3f}" if count >= 1e8 else f"{count / 1e9:.3g}"
 
 
 def _circumstances(records: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -6,7 +6,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-# What may differ between a run and its continuation: none of it changes the numbers.
+# What may differ between a run and its continuation: none of it changes the numbers
+# (`eval_batch_size` does where evaluation is in training mode).
 RESUMABLE = frozenset(
     {
         "dataset.data_dir",
@@ -69,10 +70,12 @@ def from_dict(fields: Mapping[str, Any]) -> ConfigDict:
 def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
     """Lines "field: old -> new" of what changes the numbers of a run."""
     a, b = flatten(old), flatten(new)
+    by_batch = new.get("evaluate_in_training_mode")  # images are scored with their batch
+    resumable = RESUMABLE - ({"eval_batch_size"} if by_batch else set())
     return [
         f"{field}: {a.get(field, 'absent')} -> {b.get(field, 'absent')}"
         for field in sorted(a.keys() | b.keys())
-        if field not in RESUMABLE and a.get(field) != b.get(field)
+        if field not in resumable and a.get(field) != b.get(field)
     ]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from attn_cnn_jax import bench, config, models
 from attn_cnn_jax.bench import table, timing
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.task import Task
 
 KEYS = {
@@ -26,6 +27,7 @@ KEYS = {
 }
 BATCH_KEYS = {
     "batch_size",
+    "flops",
     "train_images_per_second",
     "eval_images_per_second",
     "train_compile_seconds",
@@ -85,11 +87,8 @@ def test_what_is_not_asked_for_is_none(tiny_config):
     assert batch["batch_size"] == 8 and batch["eval_images_per_second"] > 0
     train = {key: value for key, value in batch.items() if key.startswith("train")}
     assert set(train.values()) == {None}
-    assert table.as_text([named(record)]).splitlines()[3].split()[4:7] == [
-        "-",
-        "8",
-        "-",
-    ]
+    cells = table.as_text([named(record)]).splitlines()[3].split()
+    assert (cells[3], cells[4], cells[6]) == ("-", "8", "-")
 
 
 def test_a_batch_too_large_costs_its_own_cell(tiny_config, monkeypatch):
@@ -131,17 +130,62 @@ def test_cifar_need_not_be_prepared(tmp_path):
     assert set(np.unique(dataset.test.labels)) == set(range(100))
 
 
+def test_flops_of_an_image_are_those_at_each_batch_size(tiny_config):
+    """Folded weights are shared by the images of a batch."""
+    tiny = tiny_config("learned_w_content", batch_size=200)
+    tiny.model.num_layers = 1
+    plan = bench.Plan((2, 200), **QUICK | {"latency_calls": 0}, train=False)
+    record = bench.measure(tiny, plan)
+    few, many = (batch["flops"] for batch in record["batches"])
+    assert few > many == record["flops"]
+
+
+def test_flops_without_a_rule_cost_nothing_else(tiny_config, monkeypatch):
+    def refuse(*_):
+        raise ValueError("there is no rule for the operations of svd")
+
+    monkeypatch.setattr(bench, "program_flops", refuse)
+    tiny = tiny_config()
+    tiny.model.num_layers = 1
+    record = bench.measure(tiny, bench.Plan((8,), **QUICK, train=False))
+    assert record["flops"] is None and record["batches"][0]["flops"] is None
+    assert record["batches"][0]["eval_images_per_second"] > 0
+    assert "-" in table.as_text([named(record)]).splitlines()[3].split()
+
+
+def test_a_batch_of_more_images_than_there_are_is_refused_at_once(tiny_config):
+    with pytest.raises(UserError, match="10,000 .* 1,437 .* --batch_sizes"):
+        bench.measure(tiny_config(), bench.Plan((4, 10_000), **QUICK))
+
+
+def test_inference_is_in_the_mode_of_the_config(tiny_config, monkeypatch):
+    modes = []
+
+    def spy(*args, in_training_mode, make=bench.make_eval_step):
+        modes.append(in_training_mode)
+        return make(*args, in_training_mode=in_training_mode)
+
+    monkeypatch.setattr(bench, "make_eval_step", spy)
+    tiny = tiny_config(evaluate_in_training_mode=True)
+    tiny.model.num_layers = 1
+    bench.measure(tiny, bench.Plan((8,), **QUICK | {"latency_calls": 0}, train=False))
+    assert modes == [True]
+
+
 def test_the_table_lines_up():
     batch = dict.fromkeys(BATCH_KEYS, 1_234_567.0)
     batch = {**batch, "batch_size": 8, "memory_source": None, "out_of_memory": []}
+    batch["flops"] = 2_250_000_000
     record = named({**dict.fromkeys(KEYS, 7), "git_commit": None, "date": "2020-01-02"})
     record["latency_ms"] = {"mean": 1.5, "std": 0.25, "median": 1.25, "calls": 4}
-    record.update(parameters=12_345, flops_paper=1.5e9, flops=2.25e9)
-    record["batches"] = [batch, {**batch, "batch_size": 1_600, "eval_peak_bytes": None}]
+    record.update(parameters=12_345, flops_paper=1_500_000_000)
+    large = {**batch, "batch_size": 1_600, "flops": 25_300, "eval_peak_bytes": None}
+    record["batches"] = [batch, large]
     lines = table.as_text([record, {**record, "config": "another"}]).splitlines()
     first = lines[3].split()
-    assert first[:6] == ["tiny", "12,345", "1.500", "2.250", "1.250", "8"]
-    assert lines[4].split()[0] == "1,600" and lines[4].split()[-1] == "-"
+    assert first[:6] == ["tiny", "12,345", "1.500", "1.25", "8", "2.250"]
+    assert lines[4].split()[:2] == ["1,600", "2.53e-05"]
+    assert lines[4].split()[-1] == "-"
     assert lines[5].startswith("another ")
     assert len({len(line) for line in lines[2:7]}) == 1
     assert "7 x 7 (7), 7, jax 7, commit no checkout, 2020-01-02" in lines[8]

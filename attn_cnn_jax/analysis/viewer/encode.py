@@ -37,6 +37,7 @@ SCALES: tuple[Float[np.ndarray, "codes"], ...] = (
     _square_root_scale(),
     _stepped_scale(1e-4, 0.25),
     _stepped_scale(2e-3, 1.0),
+    _stepped_scale(2 / 255, 1.0),
 )
 
 # Of a layer, gzipped: 6 of 9 x 256 x 256 codes make 2 MB of text.
@@ -139,21 +140,20 @@ def _fit(
     """The finest scale that keeps a layer in its share, its filters and differences."""
     budget = max(_LAYER_BYTES, _BYTES_PER_CODE * rows.size)
     zero = np.zeros_like(high)
-    number, filters, coded = 0, None, b""
+    number, filters, coded = 0, [], b""
     for number in range(1, len(SCALES)):
         codes = quantize(rows, zero, high, SCALES[number]).reshape(shape)
-        filters, coded = _filter_heads(codes, filters)
+        filters, coded = _filter_heads(codes)
         if len(coded) <= budget or _FINAL_SIZE * len(zlib.compress(coded, 1)) <= budget:
             break
-    return number, filters or [], coded
+    return number, filters, coded
 
 
 def _filter_heads(
     codes: UInt8[np.ndarray, "N Hq Wq Hk Wk"],
-    filters: list[tuple[int, ...]] | None = None,
 ) -> tuple[list[tuple[int, ...]], bytes]:
-    """The filter of each head (those given, or the best) and the differences."""
-    filters = [_best_filter(head) for head in codes] if filters is None else filters
+    """The best filter of each head and the differences."""
+    filters = [_best_filter(head) for head in codes]
     heads = map(difference, codes, filters)
     return filters, b"".join(head.tobytes() for head in heads)
 

@@ -157,8 +157,10 @@ function paintScale(top) {
     return Math.abs(value) === 1 ? `${sign}max` : `${sign}${Math.abs(value)}\u00a0max`;
   });
   if (state.log) ticks[0] = `\u2264\u00a0${ticks[0]}`;
-  const coarse = state.log && !state.average && layers.some((l) => l.scale[1] > 1e-3);
-  const text = [...ticks, coarse].join();
+  // What is less than half of the smallest value of its scale is stored as 0.
+  const smallest = Math.max(...layers.map((l) => l.scale[1]));
+  const coarse = state.log && !state.average && smallest > 1e-3;
+  const text = [...ticks, coarse && smallest].join();
   if ($("ticks").dataset.text === text) return;
   $("ticks").dataset.text = text;
   const shown = [...ticks.keys()].filter((i) => !(state.log || signed) || i % 2 === 0);
@@ -175,7 +177,7 @@ function paintScale(top) {
     ? `max: the map's own ${largestOf}, the number below it.`
     : `Up to the ${largestOf} of all maps on the page; each map's own is below it.`;
   if (coarse)
-    $("legend-note").textContent += " Some layers are stored as 0 below 1/1,000 of it.";
+    $("legend-note").textContent += ` Some layers are stored as 0 below 1/${Math.round(2 / smallest).toLocaleString("en")} of it.`;
   $("legend").setAttribute("aria-label", `Colour scale: ${ticks.join(", ")}`);
 }
 
