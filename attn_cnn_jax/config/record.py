@@ -70,7 +70,9 @@ def from_dict(fields: Mapping[str, Any]) -> ConfigDict:
 def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
     """Lines "field: old -> new" of what changes the numbers of a run."""
     a, b = flatten(old), flatten(new)
-    by_batch = new.get("evaluate_in_training_mode")  # images are scored with their batch
+    by_batch = new.get(
+        "evaluate_in_training_mode"
+    )  # images are scored with their batch
     resumable = RESUMABLE - ({"eval_batch_size"} if by_batch else set())
     return [
         f"{field}: {a.get(field, 'absent')} -> {b.get(field, 'absent')}"

@@ -209,9 +209,9 @@ def query_position_scores(
     half = row_embeddings.shape[1]
 
     def axis_scores(axes: str, embeddings: Array, part: slice, length: int) -> Array:
-        table = embeddings[_table_index(embeddings, length)]  # [query, key, half]
-        folded = jnp.einsum("dne,qke->qknd", query_kernel[..., part], table)
-        constant = jnp.einsum("ne,qke->nqk", query_bias[..., part], table)
+        index = _table_index(embeddings, length)  # [query, key]
+        folded = jnp.einsum("dne,pe->pnd", query_kernel[..., part], embeddings)[index]
+        constant = jnp.einsum("ne,pe->np", query_bias[..., part], embeddings)[:, index]
         scores = jnp.einsum(
             axes, x, folded.astype(x.dtype), preferred_element_type=at_least_float32(x)
         )
