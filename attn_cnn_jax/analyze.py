@@ -7,22 +7,26 @@ python -m attn_cnn_jax.analyze --workdir=runs/X --prune --output=runs/X_pruned
 """
 
 import glob
+import math
 import os
 import pathlib
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from absl import flags
+from ml_collections import ConfigDict
 
 from attn_cnn_jax import checkpoint, command_line
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.analysis import ablation, figures, heads, plots, pruning
-from attn_cnn_jax.analysis.attention_maps import AttentionMaps, attention_maps
 from attn_cnn_jax.analysis.averages import VARIANTS
 from attn_cnn_jax.analysis.curves import run_curves
 from attn_cnn_jax.analysis.images import ChosenImages, choose_images
+from attn_cnn_jax.analysis.lazy_maps import LazyMaps
 from attn_cnn_jax.analysis.runs import Run
 from attn_cnn_jax.analysis.subject import Subject
 from attn_cnn_jax.analysis.tables import write_tables
@@ -39,7 +43,7 @@ _FIGURE = flags.DEFINE_list(
     f"{', '.join(figures.FIGURES)}, curves, viewer, ablation; several with commas. "
     "Without it all that the run can show but ablation.",
 )
-_TABLES = flags.DEFINE_bool("tables", False, "Tables 1 to 4 of the --workdirs.")
+_TABLES = flags.DEFINE_bool("tables", False, "Tables 1 to 4 of the runs.")
 _PRUNE = flags.DEFINE_bool(
     "prune", False, "Write the run without its degenerate heads as the run --output."
 )
@@ -86,47 +90,104 @@ command_line.define_variant_flag()
 
 def main() -> int:
     """Draw, count or tabulate what the flags ask for; returns the exit status."""
+    _check_flags()
+    workdir = os.path.expanduser(_WORKDIR.value or "")
+    several = [workdir] if workdir else []
+    several += _matching(_WORKDIRS.value)
     if _TABLES.value:
-        return _tables(_matching(_WORKDIRS.value or ["runs/*"]))
-    if not _WORKDIR.value:
-        if _FIGURE.value == ["curves"] and _WORKDIRS.value:
-            _save_curves(_matching(_WORKDIRS.value), _folder("curves"))
+        return _tables(several or _matching(["runs/*"]))
+    names = _FIGURE.value
+    if not workdir:
+        if names == ["curves"] and several:
+            _save_curves(several, _folder("curves"))
             return 0
         raise UserError("--workdir=RUN is missing (or --tables --workdirs=RUNS).")
     if _PRUNE.value:
-        return _prune()
-    run = _open_run(os.path.expanduser(_WORKDIR.value))
-    names = _FIGURE.value or figures.available(run)
-    folder = _folder(os.path.join(_WORKDIR.value, "analysis"))
+        return _prune(workdir)
+    config, folder = _read_config(workdir), os.path.join(workdir, "analysis")
+    drawn = False
+    if not names or "curves" in names:  # which alone needs no checkpoint
+        drawn = _drawn("curves", _save_curves, several, _folder(folder))
+    if names and set(names) == {"curves"}:
+        return 0
+    run = _open_run(workdir, config)
     subject: Subject | None = None
-    for name in names:
-        if name == "curves":
-            _save_curves([str(run.workdir), *_matching(_WORKDIRS.value)], folder)
-            continue
+    for name in names or figures.available(run):
         if name == "ablation":
-            _save_ablation(run, folder)
-            continue
-        subject = subject or _subject(run)
-        if name == "viewer":
-            _write_viewer(subject, folder)
-        else:
-            for file, figure in figures.draw(name, subject):
-                _saved(plots.save(figure, folder, file))
-        if name == "heads":
-            _write_numbers(subject.numbers, folder)
+            _save_ablation(run, _folder(folder))
+        elif name != "curves":
+            subject = subject or _subject(run)
+            drawn |= _drawn(name, _draw, name, subject, _folder(folder))
+    if not (drawn or names):
+        raise UserError(f"nothing of {workdir} could be drawn; see why above.")
     return 0
 
 
-def _open_run(workdir: str) -> Run:
+def _check_flags() -> None:
+    """Refuse what contradicts itself, before anything is read or computed."""
+    known = (*figures.FIGURES, "curves", "viewer", "ablation")
+    for name in _FIGURE.value:
+        if name not in known:
+            raise UserError(
+                f"there is no figure {name!r}; choose from {', '.join(known)}."
+            )
+    if sum(map(bool, (_TABLES.value, _PRUNE.value, _FIGURE.value))) > 1:
+        raise UserError("--tables, --prune and --figure: give one of them.")
+    if _HEADS.value and not _PRUNE.value:
+        raise UserError("--heads names the heads that --prune removes; add --prune.")
+    if _WORKDIRS.value and (
+        _PRUNE.value or (_FIGURE.value and "curves" not in _FIGURE.value)
+    ):
+        raise UserError("--workdirs are for --tables and --figure=curves; drop them.")
+    if _BY_KEY.value and (
+        "query" not in _FIGURE.value or "query_mean" in _FIGURE.value
+    ):
+        raise UserError("--by_key is for --figure=query and not for query_mean.")
+    megabytes = _VIEWER_MAX_MB.value
+    if not (megabytes > 0 and math.isfinite(1e6 * megabytes)):
+        raise UserError(f"--viewer_max_mb={megabytes:g}; take a number above 0.")
+
+
+def _drawn(name: str, draw: Callable[..., None], *arguments: Any) -> bool:
+    """Call `draw`; without --figure, what a run cannot show is a note and False."""
+    try:
+        draw(*arguments)
+    except UserError as error:
+        if _FIGURE.value:
+            raise
+        print(f"{name}: not drawn: {error}")
+        return False
+    return True
+
+
+def _draw(name: str, subject: Subject, folder: pathlib.Path) -> None:
+    if name == "viewer":
+        _write_viewer(subject, folder)
+        return
+    for file, figure in figures.draw(name, subject):
+        _saved(plots.save(figure, folder, file))
+    if name == "heads":
+        _write_numbers(subject.numbers, folder)
+
+
+def _read_config(workdir: str) -> ConfigDict:
     config = checkpoint.read_config(workdir)
     if config is None:
         raise UserError(f"{workdir} is not the workdir of a run.")
+    return config
+
+
+def _open_run(workdir: str, config: ConfigDict) -> Run:
     config_lib.check(config)
     if config.model.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
+    data_dir = _DATA_DIR.value and os.path.expanduser(_DATA_DIR.value)
+    return Run(workdir, _checkpoint(), data_dir)
+
+
+def _checkpoint() -> str | int:
     name = _CHECKPOINT.value
-    which = int(name) if name.isdigit() else name
-    return Run(workdir, which, _DATA_DIR.value and os.path.expanduser(_DATA_DIR.value))
+    return int(name) if re.fullmatch("[0-9]{1,18}", name) else name
 
 
 def _subject(run: Run) -> Subject:
@@ -176,21 +237,20 @@ def _save_ablation(run: Run, folder: pathlib.Path) -> None:
     _saved(plots.save(figure, folder, "ablation"))
     ablation.write_csv(result, folder / "ablation.csv")
     ablation.write_json(result, folder / "ablation.json")
+    largest = max((e for layer in result.standard_errors for e in layer), default=0.0)
     print(
         f"{folder / 'ablation.csv'}, ablation.json: accuracy {result.accuracy:.4f} "
-        f"with all heads on {result.num_images:,} images"
+        f"with all heads, standard error {result.standard_error:.4f} "
+        f"(n = {result.num_images:,} images); standard error of a head's change at "
+        f"most {largest:.4f}"
     )
 
 
-def _prune() -> int:
+def _prune(workdir: str) -> int:
     if not _OUTPUT.value:
         raise UserError("--prune needs --output=NEW_WORKDIR.")
-    name = _CHECKPOINT.value
     removal = pruning.prune(
-        os.path.expanduser(_WORKDIR.value or ""),
-        os.path.expanduser(_OUTPUT.value),
-        int(name) if name.isdigit() else name,
-        _HEADS.value,
+        workdir, os.path.expanduser(_OUTPUT.value), _checkpoint(), _HEADS.value
     )
     print(removal)
     return 0
@@ -201,7 +261,7 @@ def _write_viewer(subject: Subject, folder: pathlib.Path) -> None:
     runs = figures.checkpoints(run) if _VIEWER_EPOCHS.value else [run]
     size = write_viewer(
         path,
-        _LazyMaps(runs, subject.shown),
+        LazyMaps(runs, subject.shown),
         title=run.name,
         max_bytes=round(_VIEWER_MAX_MB.value * 1e6),
     )
@@ -209,33 +269,6 @@ def _write_viewer(subject: Subject, folder: pathlib.Path) -> None:
         f"{path} ({size / 1e6:.1f} MB, {len(subject.shown.images)} images, "
         f"{len(runs)} checkpoints): open it in a browser"
     )
-
-
-class _LazyMaps(Sequence[AttentionMaps]):
-    """The maps of a run at several checkpoints, one in memory at a time."""
-
-    def __init__(self, runs: Sequence[Run], chosen: ChosenImages) -> None:
-        self._runs, self._chosen = runs, chosen
-        self._kept: tuple[int, AttentionMaps] | None = None
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def __getitem__(self, index):
-        index = range(len(self._runs))[index]
-        if self._kept is None or self._kept[0] != index:
-            chosen = self._chosen
-            maps = attention_maps(
-                self._runs[index],
-                chosen.images,
-                names=chosen.names,
-                indices=chosen.indices,
-            )
-            self._kept = index, maps
-        return self._kept[1]
-
-    def __iter__(self) -> Iterator[AttentionMaps]:
-        return (self[index] for index in range(len(self)))
 
 
 def _write_numbers(table: heads.HeadTable, folder: pathlib.Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -73,6 +74,36 @@ def analyze(*arguments):
     """The finished process of the command."""
     command = [sys.executable, "-m", "attn_cnn_jax.analyze", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+MANY = """
+import contextlib, io, json, sys
+from absl import flags
+from attn_cnn_jax import analyze
+from attn_cnn_jax.errors import UserError
+done = []
+for arguments in json.loads(sys.argv[1]):
+    for name in flags.FLAGS:
+        flags.FLAGS[name].unparse()
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        try:
+            flags.FLAGS(["analyze", *arguments])
+            error = str(analyze.main())
+        except UserError as refused:
+            error = str(refused)
+    done.append((error, said.getvalue()))
+print(json.dumps(done))
+"""
+
+
+def analyze_each(*argument_lists):
+    """(status or refusal, what was said) of each call, all in one process."""
+    lists = json.dumps([[str(a) for a in arguments] for arguments in argument_lists])
+    command = [sys.executable, "-c", MANY, lists]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 FILES = {
@@ -260,3 +291,96 @@ def test_tables_and_curves_of_several_runs(runs, tmp_path):
     done = analyze("--figure=curves", *patterns, f"--output={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "curves.png").exists()
+
+
+CONTRADICTIONS = {
+    "there is no figure 'foo'": ["--figure=heads,foo"],
+    "add --prune": ["--figure=heads", "--heads=1:1"],
+    "give one of them": ["--tables", "--figure=heads"],
+    "drop them": ["--figure=heads", "--workdirs=/tmp"],
+    "and not for query_mean": ["--figure=query_mean", "--by_key"],
+    "--by_key is for --figure=query": ["--by_key"],
+    "--viewer_max_mb=nan; take": ["--figure=viewer", "--viewer_max_mb=nan"],
+    "--viewer_max_mb=inf; take": ["--figure=viewer", "--viewer_max_mb=inf"],
+    "--viewer_max_mb=1e+304; take": ["--figure=viewer", "--viewer_max_mb=1e304"],
+    "has no checkpoint ²; choose": ["--figure=query", "--checkpoint=²"],
+    "has no checkpoint 999999": ["--figure=query", f"--checkpoint={'9' * 5000}"],
+    "has no checkpoint ³": ["--prune", "--output=/nowhere/x", "--checkpoint=³"],
+}
+
+
+def test_flags_that_make_no_sense_are_refused_at_once(runs):
+    workdir = f"--workdir={runs('quadratic_isotropic')}"
+    cases = [[workdir, *arguments] for arguments in CONTRADICTIONS.values()]
+    for message, (error, said) in zip(
+        CONTRADICTIONS, analyze_each(*cases), strict=True
+    ):
+        assert message in error and "\n" not in error
+        assert said == ""
+
+
+def test_curves_need_no_checkpoint_and_no_evaluation(runs, tmp_path):
+    """A run as it is before its first checkpoint, which is before its evaluation."""
+    run, new = runs("quadratic_isotropic"), tmp_path / "new"
+    new.mkdir()
+    shutil.copy(run / "config.json", new)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines = [line for line in lines if json.loads(line)["split"] == "train"]
+    (new / "metrics.jsonl").write_text("".join(lines))
+    out = tmp_path / "out"
+    curves, both, all_of_it, tables = analyze_each(
+        [f"--workdir={new}", "--figure=curves", f"--output={out}"],
+        [f"--workdir={new}", "--figure=heads,curves"],
+        [f"--workdir={new}"],
+        ["--tables", f"--workdir={new}", f"--output={tmp_path / 'tables'}"],
+    )
+    assert curves[0] == "0" and (out / "curves.png").exists()
+    for error, said in (both, all_of_it):
+        assert "holds no checkpoint" in error and "curves.png" in said
+    assert tables[0] == "0" and "| new |" in tables[1]
+
+
+def test_what_cannot_be_drawn_does_not_stop_the_others(runs, tmp_path):
+    """A workdir without metrics, as --prune writes it, and a figure that fails."""
+    workdir = tmp_path / "pruned"
+    shutil.copytree(
+        runs("learned_w_content"),
+        workdir,
+        ignore=shutil.ignore_patterns("metrics.jsonl", "analysis"),
+    )
+    (status, said), (error, _), (alone, _) = analyze_each(
+        [f"--workdir={workdir}", "--threshold=2", "--num_images=5"],
+        [f"--workdir={workdir}", "--figure=heads", "--threshold=2"],
+        [f"--workdir={workdir}", "--figure=curves"],
+    )
+    assert status == "0"
+    assert "curves: not drawn: none of these runs has scores" in said
+    assert "heads: not drawn: the threshold of a mass is 2.0" in said
+    drawn = {path.name for path in (workdir / "analysis").iterdir()}
+    assert drawn >= {"query.png", "average.png", "viewer.html"}
+    assert error.startswith("the threshold") and "none of these runs" in alone
+
+
+def test_nothing_drawn_is_a_failure(runs, tmp_path):
+    workdir = tmp_path / "run"
+    ignored = shutil.ignore_patterns("metrics.jsonl")
+    shutil.copytree(runs("resnet"), workdir, ignore=ignored)
+    [(error, said)] = analyze_each([f"--workdir={workdir}"])
+    assert error == f"nothing of {workdir} could be drawn; see why above."
+    assert "curves: not drawn" in said
+
+
+def test_the_ablation_tells_its_standard_errors(runs, tmp_path):
+    [(status, said)] = analyze_each(
+        [
+            f"--workdir={runs('quadratic_isotropic')}",
+            "--figure=ablation",
+            "--num_images=40",
+            f"--output={tmp_path}",
+        ]
+    )
+    assert status == "0"
+    numbers = json.loads((tmp_path / "ablation.json").read_text())
+    assert f"standard error {numbers['standard_error']:.4f} (n = 40 images)" in said
+    largest = max(sum(numbers["standard_errors"], []))
+    assert f"of a head's change at most {largest:.4f}" in said

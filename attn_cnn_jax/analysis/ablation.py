@@ -48,10 +48,11 @@ class Ablation:
     as before. With shared weights a layer is a pass, and the head is off in that pass
     alone.
 
-    `accuracies[layer][head]`, and the standard error of its difference from `accuracy`,
-    that of the whole network: sd(d) / sqrt(n) of the images' changes d, +1 where the
-    answer becomes right, -1 where it becomes wrong, else 0 (sd with n - 1; 0 for one
-    image).
+    `accuracy` is that of the whole network, `standard_error` its own:
+    sqrt(p (1 - p) / n), of a binomial. `accuracies[layer][head]` are those without a
+    head, and `standard_errors` of their differences from `accuracy`, smaller as the
+    images are the same: sd(d) / sqrt(n) of the images' changes d, +1 where the answer
+    becomes right, -1 where it becomes wrong, else 0 (sd with n - 1; 0 for one image).
     """
 
     run: str
@@ -59,6 +60,7 @@ class Ablation:
     epoch: float
     num_images: int
     accuracy: float
+    standard_error: float
     layers: tuple[str, ...]
     accuracies: tuple[tuple[float, ...], ...]
     standard_errors: tuple[tuple[float, ...], ...]
@@ -108,12 +110,14 @@ def ablate(
             for layer, count in enumerate(layers.num_heads)
         )
 
+    accuracy = float(whole.mean())
     return Ablation(
         run=run.name,
         step=run.step,
         epoch=run.epoch,
         num_images=total,
-        accuracy=float(whole.mean()),
+        accuracy=accuracy,
+        standard_error=math.sqrt(accuracy * (1 - accuracy) / total),
         layers=tuple(f"layer {i + 1}" for i in range(len(layers.num_heads))),
         accuracies=of_heads(lambda correct: float(correct.mean())),
         standard_errors=of_heads(lambda correct: _standard_error(correct, whole)),
@@ -121,12 +125,17 @@ def ablate(
 
 
 def write_csv(ablation: Ablation, path: str | os.PathLike) -> None:
-    """Write a line for each head and, with an empty head, one for the whole network."""
+    """Write a line for each head and, with an empty head, one for the whole network.
+
+    `standard_error` is that of `change`; for the whole network, which has no change,
+    that of `accuracy`.
+    """
     same = (ablation.run, ablation.step, ablation.epoch, ablation.num_images)
     with pathlib.Path(path).open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(_COLUMNS)
-        writer.writerow((*same, "", "", ablation.accuracy, 0.0, 0.0))
+        whole = (ablation.accuracy, "", ablation.standard_error)
+        writer.writerow((*same, "", "", *whole))
         for layer, accuracies, errors in zip(
             ablation.layers, ablation.accuracies, ablation.standard_errors, strict=True
         ):

@@ -218,6 +218,9 @@ def test_the_files_hold_the_numbers(tmp_path, written):
         ("layer 3", "2"),
     ]
     assert float(lines[0]["accuracy"]) == result.accuracy
+    error = math.sqrt(result.accuracy * (1 - result.accuracy) / 30)
+    assert float(lines[0]["standard_error"]) == pytest.approx(error) and error > 0
+    assert lines[0]["change"] == ""  # of the whole network there is none
     accuracies = [float(line["accuracy"]) for line in lines[1:]]
     assert accuracies == [*sum(result.accuracies, ())]
     errors = [float(line["standard_error"]) for line in lines[1:]]
@@ -228,6 +231,7 @@ def test_the_files_hold_the_numbers(tmp_path, written):
     write_json(result, tmp_path / "heads.json")
     fields = json.loads((tmp_path / "heads.json").read_text())
     assert fields["accuracies"] == [list(layer) for layer in result.accuracies]
+    assert fields["standard_error"] == pytest.approx(error)
     assert fields["num_images"] == 30 and fields["layers"][2] == "layer 3"
 
 

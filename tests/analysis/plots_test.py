@@ -5,7 +5,6 @@ import dataclasses
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib.collections import PolyCollection
 from matplotlib.patches import Ellipse, FancyBboxPatch, Rectangle
 
 from attn_cnn_jax.analysis import plots
@@ -334,77 +333,6 @@ def test_one_layer_over_training_has_a_panel_a_checkpoint(rng):
     assert "Centres of attention of layer 4 over training" in texts(figure)
 
 
-# Curves
-
-
-def run_curves(label, accuracies, epochs=(1.0, 2.0, 3.0)):
-    curve = plots.Curve(np.array(epochs), np.array(accuracies))
-    loss = plots.Curve(np.array(epochs), 2 - np.array(accuracies))
-    return plots.RunCurves(label, curve, loss, loss)
-
-
-def test_curves_are_mean_and_spread_over_seeds():
-    runs = [
-        run_curves("quadratic", [0.1, 0.5, 0.9]),
-        run_curves("resnet", [0.3, 0.3, 0.3]),
-        run_curves("quadratic", [0.3, 0.7, 0.7]),
-        run_curves("quadratic", [0.2], epochs=[2.0]),
-    ]
-    figure = plots.learning_curves(runs, title="digits")
-    accuracy, train, test = figure.axes[:3]
-    lines = {line.get_label(): line for line in accuracy.get_lines()}
-    mean = lines["quadratic (n = 3)"]
-    np.testing.assert_allclose(mean.get_xydata(), [[2.0, 100 * 1.4 / 3]])
-    resnet = lines["resnet"]
-    np.testing.assert_allclose(resnet.get_ydata(), [30, 30, 30])
-    assert mean.get_color() != resnet.get_color()
-    assert mean.get_marker() != resnet.get_marker()
-    (band,) = [c for c in accuracy.collections if isinstance(c, PolyCollection)]
-    spread = 100 * np.std([0.5, 0.7, 0.2], ddof=1)
-    heights = band.get_paths()[0].vertices[:, 1]
-    assert np.ptp(heights) == pytest.approx(2 * spread)
-    rest = [line for line in accuracy.get_lines() if line.get_linewidth() < 1]
-    assert [line.get_ydata().tolist() for line in rest] == [[50, 90], [70, 70]]
-    assert train.get_title(loc="left") == "training loss"
-    np.testing.assert_allclose(test.get_lines()[-1].get_ydata(), [1.7, 1.7, 1.7])
-    assert "quadratic (n = 3)" in texts(figure)
-
-
-def test_names_of_lines_do_not_overlap():
-    runs = [run_curves(f"run {i}", [0.1, 0.5, 0.5 + i / 1000]) for i in range(8)]
-    figure = plots.learning_curves(runs)
-    figure.draw_without_rendering()
-    notes = [t for t in figure.axes[0].texts if t.get_text().startswith("run")]
-    # Of the text alone: that of an annotation holds its leader line too.
-    boxes = [matplotlib.text.Text.get_window_extent(note) for note in notes]
-    bottoms = [box.y0 for box in boxes]
-    assert len(boxes) == 8 and bottoms == sorted(bottoms)
-    for lower, upper in zip(boxes, boxes[1:], strict=False):
-        assert lower.y1 <= upper.y0 + 0.5
-
-
-def test_a_run_that_was_not_scored_yet_is_drawn_as_far_as_it_went():
-    none = plots.Curve(np.zeros(0), np.zeros(0))
-    loss = plots.Curve(np.array([1.0]), np.array([2.3]))
-    runs = [
-        plots.RunCurves("new", none, none, loss),
-        run_curves("old", [0.1, 0.5, 0.9]),
-    ]
-    accuracy, train, _ = plots.learning_curves(runs).axes[:3]
-    assert [line.get_label() for line in accuracy.get_lines()] == ["old"]
-    assert [line.get_label() for line in train.get_lines()] == ["new", "old"]
-    colors = [note.get_color() for note in accuracy.texts]
-    assert colors == [accuracy.get_lines()[0].get_color()]
-    assert plots.learning_curves(runs[:1]).axes[0].get_xlim() == (0, 1)
-
-
-def test_means_over_epochs():
-    curve = plots.Curve(np.array([0.5, 1.0, 1.25, 2.0, 2.1]), np.arange(5.0))
-    means = plots.epoch_means(curve)
-    np.testing.assert_array_equal(means.epochs, [1, 2, 3])
-    np.testing.assert_array_equal(means.values, [0.5, 2.5, 4])
-
-
 # Convolutions
 
 
@@ -548,11 +476,12 @@ def test_settings_of_others_stay_and_do_not_matter(figure, tmp_path):
 
 
 def test_letters_are_large_enough(figure, rng):
+    curve = plots.Curve(np.array([1.0, 2.0]), np.array([0.1, 0.5]))
     figures = [
         figure,
         plots.centers_of_layers([gaussians(rng)], title=TITLE, layers=["layer 1"]),
         plots.convolution_layers([layer_offsets()], title=TITLE),
-        plots.learning_curves([run_curves("a", [0.1, 0.5, 0.9])]),
+        plots.learning_curves([plots.RunCurves("a", "a", curve, curve, curve)]),
         plots.hierarchical_attention(),
     ]
     for one in figures:

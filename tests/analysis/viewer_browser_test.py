@@ -404,6 +404,44 @@ def test_a_layer_without_heads_and_many_planes_are_shown(opened):
     assert_viridis(colours(page, 19), probs[0, 19, 2, 2] / probs[0, 19, 2, 2].max())
 
 
+@pytest.mark.parametrize(
+    "heads", [(3, 9), (0, 3, 9), (9, 0, 3), (3, 20), (20, 3), (0, 3)]
+)
+def test_every_column_has_its_number(opened, heads):
+    """All that is written on the canvas: above each column its number, once."""
+    names = tuple(f"layer {i + 1}" for i in range(len(heads)))
+    probs = tuple(
+        softmaxed((1, n, *GRID), 20, i).reshape(1, n, *GRID, *GRID)
+        for i, n in enumerate(heads)
+    )
+    page = opened(grid_maps(layers=names, probs=probs))
+    cells, written = page.evaluate(
+        """() => {
+          const [written, proto] = [[], CanvasRenderingContext2D.prototype];
+          const write = proto.fillText;
+          proto.fillText = function (text, x, y, ...rest) {
+            if (this.canvas.id === "maps") written.push([text, x, y]);
+            write.call(this, text, x, y, ...rest);
+          };
+          attentionViewer.paint();
+          proto.fillText = write;
+          return [attentionViewer.cells, written];
+        }"""
+    )
+    numbers = [(t, x, y) for t, x, y in written if t.removeprefix("head ").isdigit()]
+    columns = min(max(heads), 16)
+    top = min(cell["y"] for cell in cells if cell["layer"] == cells[0]["layer"])
+    for cell in cells:
+        left, right = cell["x"], cell["x"] + GRID[1] * cell["zoom"]["single"]
+        above = [t for t, x, y in numbers if left < x < right and y <= cell["y"]]
+        said = {int(text.removeprefix("head ")) for text in above}
+        assert cell["head"] + 1 in said
+    assert numbers[0][0] == "head 1" and numbers[0][2] < top
+    assert len({(x, y) for _, x, y in numbers}) == len(numbers)
+    if max(heads) <= 16:
+        assert len(numbers) == columns and len({y for *_, y in numbers}) == 1
+
+
 def test_a_narrow_page_fits(opened):
     probs = softmaxed((1, 16, *GRID), 20, 3).reshape(1, 16, *GRID, *GRID)
     maps = grid_maps(probs=(probs, probs))

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -19,8 +20,10 @@ from attn_cnn_jax.analysis.plots.style import (
 )
 
 _MARKERS_A_LINE = 8
-End = tuple[str, float, float, str]  # name, epoch, value, colour
-_LABELS = 1.55  # inches, for the names at the ends of the lines
+_LEFT, _RIGHT = 0.5, 0.2  # inches, margins of the panels
+_SAMPLE = 0.45  # of a line, before its name in the legend
+_MOST_COLUMNS = 3  # of the legend
+_MARKER_SIZE = 3.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +36,10 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class RunCurves:
-    """The curves of one run. Runs of one `label` differ in their seed alone."""
+    """The curves of one run. Runs of one `group` differ in their seed alone."""
 
-    label: str
+    group: str
+    label: str  # of the group, for the legend
     test_accuracy: Curve  # between 0 and 1
     test_loss: Curve
     train_loss: Curve
@@ -73,85 +77,94 @@ def learning_curves(
 ) -> Figure:
     """Test accuracy, training loss and test loss over the epochs (report, Fig. 1).
 
-    A line a label: the mean over its runs, the band one standard deviation to either
-    side; it ends with the shortest run, longer ones go on as thin lines. Labels differ
+    A line a group: the mean over its runs, the band one standard deviation to either
+    side; it ends with the shortest run, longer ones go on as thin lines. Groups differ
     in colour, dashes and marker. A run that has no value of a kind yet is not in it.
     """
     if not runs:
         raise ValueError("no run to draw")
-    groups: dict[str, list[RunCurves]] = {}
+    by_group: dict[str, list[RunCurves]] = {}
     for run in runs:
-        groups.setdefault(run.label, []).append(run)
-    page = Page(PAGE_WIDTH, 5.15)
+        by_group.setdefault(run.group, []).append(run)
+    groups = list(by_group.values())
     lines = [title] if title else []
-    if any(len(group) > 1 for group in groups.values()):
+    if any(len(group) > 1 for group in groups):
         lines.append("lines: mean over seeds, bands: ± one standard deviation")
+    names = _Legend([_name(group) for group in groups])
+    top, wide = 0.72, PAGE_WIDTH - _LEFT - _RIGHT
+    below = top + 2.65 + 1.45 + 0.45
+    page = Page(PAGE_WIDTH, below + names.height + 0.1)
     page.heading(0.1, 0.1, PAGE_WIDTH - 0.2, heading, lines)
-    top, wide = 0.72, PAGE_WIDTH - 0.5 - _LABELS
-    accuracy = page.axes(0.5, top, wide, 2.1)
+    accuracy = page.axes(_LEFT, top, wide, 2.1)
     half = (wide - 0.5) / 2
-    train = page.axes(0.5, top + 2.65, half, 1.45)
-    test = page.axes(0.5 + half + 0.5, top + 2.65, half, 1.45)
-    ends = _panel(accuracy, groups, "test_accuracy", "test accuracy (%)", 100.0)
+    train = page.axes(_LEFT, top + 2.65, half, 1.45)
+    test = page.axes(_LEFT + half + 0.5, top + 2.65, half, 1.45)
+    _panel(accuracy, groups, "test_accuracy", "test accuracy (%)", 100.0)
     _panel(train, groups, "train_loss", "training loss", 1.0)
-    test_ends = _panel(test, groups, "test_loss", "test loss", 1.0)
+    _panel(test, groups, "test_loss", "test loss", 1.0)
     last = max(float(axes.dataLim.x1) for axes in (accuracy, train, test))
     for axes in (accuracy, train, test):
         axes.set_xlim(0, last if np.isfinite(last) and last > 0 else 1)
     for axes in (train, test):
         _log_scale(axes)
-    _name_lines(page, accuracy, ends)
-    _name_lines(page, test, test_ends)
+    names.draw(page, below)
     return page.figure
+
+
+def _name(group: Sequence[RunCurves]) -> str:
+    """The label, with the number of runs that each mean is over."""
+    trained = sum(len(run.train_loss.epochs) > 0 for run in group)
+    tested = sum(len(run.test_accuracy.epochs) > 0 for run in group)
+    label = group[0].label
+    if max(trained, tested) < 2:
+        return label
+    number = f"n = {tested}"
+    if trained not in (0, tested):
+        number += f" in test, {trained} in training"
+    return f"{label} ({number})"
 
 
 def _panel(
     axes: Axes,
-    groups: dict[str, list[RunCurves]],
+    groups: Sequence[Sequence[RunCurves]],
     quantity: str,
     label: str,
     factor: float,
-) -> list[End]:
-    """Draw all lines; returns where each ends."""
-    ends = []
-    for index, (name, runs) in enumerate(groups.items()):
+) -> None:
+    for index, runs in enumerate(groups):
         curves = [getattr(run, quantity) for run in runs]
         curves = [curve for curve in curves if len(curve.epochs)]
         if not curves:
             continue
         mean, spread = mean_and_spread(curves)
-        look = {"color": color(index), "linestyle": DASHES[index % len(DASHES)]}
+        look = _look(index)
         gap = max(1, round(len(mean.epochs) / _MARKERS_A_LINE))
         values, band = factor * mean.values, factor * spread
-        name = f"{name} (n = {len(curves)})" if len(curves) > 1 else name
         axes.plot(
             mean.epochs,
             values,
             **look,
-            linewidth=1.1,
             marker=marker(index),
-            markersize=3.2,
+            markersize=_MARKER_SIZE,
             # Markers of different lines stand at different epochs.
             markevery=(index * gap // len(groups), gap),
-            label=name,
+            label=_name(runs),
+            linewidth=1.1,
             zorder=3,
+            clip_on=False,  # the marker of the last epoch is on the edge
         )
         if len(curves) > 1:
+            # No run is above 100 % or has a loss below 0.
+            highest = factor if quantity == "test_accuracy" else np.inf
             axes.fill_between(
                 mean.epochs,
-                values - band,
-                values + band,
+                np.maximum(values - band, 0),
+                np.minimum(values + band, highest),
                 color=color(index),
                 alpha=0.18,
                 linewidth=0,
             )
-        longest = max(curves, key=lambda curve: float(curve.epochs[-1]))
         end = mean.epochs[-1] if len(mean.epochs) else -np.inf
-        if longest.epochs[-1] > end:
-            last = (longest.epochs[-1], factor * longest.values[-1])
-        else:
-            last = (end, values[-1])
-        ends.append((name, *last, color(index)))
         for curve in curves:
             rest = curve.epochs >= end
             if rest.sum() > 1:
@@ -160,7 +173,7 @@ def _panel(
                     factor * curve.values[rest],
                     **look,
                     linewidth=0.5,
-                    label=f"_{name}, one run",
+                    label=f"_{_name(runs)}, one run",
                 )
     axes.set_xlabel("epoch")
     axes.set_title(label, loc="left", pad=3)
@@ -168,7 +181,10 @@ def _panel(
     axes.tick_params(length=2, width=0.5, pad=2)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
-    return ends
+
+
+def _look(index: int) -> dict[str, Any]:
+    return {"color": color(index), "linestyle": DASHES[index % len(DASHES)]}
 
 
 def _log_scale(axes: Axes) -> None:
@@ -190,61 +206,44 @@ def _log_scale(axes: Axes) -> None:
     axes.tick_params(which="minor", length=1, width=0.4)
 
 
-def _name_lines(page: Page, axes: Axes, ends: Sequence[End]) -> None:
-    """Write each line's name at its end, apart from the others."""
-    axes.set_ylim(*axes.get_ylim())
-    height = axes.get_position().height * page.height
-    names = ["\n".join(wrapped(end[0], _LABELS - 0.2)) for end in ends]
-    sizes = [(name.count("\n") + 1) * LINE / height for name in names]
-    to_axes = axes.transData + axes.transAxes.inverted()
-    wanted = [float(to_axes.transform(end[1:3])[1]) for end in ends]
-    places = spread_out(np.array(wanted), np.array(sizes))
-    for index, (name, end) in enumerate(zip(names, ends, strict=True)):
-        axes.annotate(
-            name,
-            end[1:3],
-            (1.03, float(places[index])),
-            textcoords="axes fraction",
-            va="center",
-            color=end[3],
-            linespacing=1.0,
-            annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "linewidth": 0.5,
-                "color": end[3],
-                "shrinkA": 1,
-                "shrinkB": 1,
-            },
-        )
+class _Legend:
+    """The names of the lines below the panels, in columns where all are short."""
 
+    def __init__(self, names: Sequence[str]) -> None:
+        wide = PAGE_WIDTH - _LEFT - _RIGHT
+        for columns in range(min(_MOST_COLUMNS, len(names)), 0, -1):
+            self.width = wide / columns
+            self.names = [wrapped(name, self.width - _SAMPLE - 0.1) for name in names]
+            if all(len(lines) == 1 for lines in self.names):
+                break
+        self.columns = columns
 
-def spread_out(
-    places: Float[np.ndarray, "N"],  # noqa: F821
-    sizes: Float[np.ndarray, "N"],  # noqa: F821
-) -> Float[np.ndarray, "N"]:  # noqa: F821
-    """Places near these, in the same order, whose intervals do not overlap.
+    @property
+    def height(self) -> float:
+        """Inches."""
+        return sum(LINE * len(lines) for lines in self.names[:: self.columns])
 
-    Interval i has the length sizes[i] and its middle at place i. Intervals that would
-    overlap move as one block, to the mean of where they want to be.
-    """
-    order = np.argsort(places, kind="stable")
-    blocks: list[list[int]] = []
-    for index in order:
-        blocks.append([int(index)])
-        while len(blocks) > 1 and _bottom(places, sizes, blocks[-1]) < _bottom(
-            places, sizes, blocks[-2]
-        ) + sum(sizes[i] for i in blocks[-2]):
-            blocks[-2:] = [blocks[-2] + blocks[-1]]
-    result = np.empty(len(places))
-    for block in blocks:
-        bottom = _bottom(places, sizes, block)
-        for index in block:
-            result[index] = bottom + sizes[index] / 2
-            bottom += sizes[index]
-    return result
-
-
-def _bottom(places: np.ndarray, sizes: np.ndarray, block: list[int]) -> float:
-    middle = float(np.mean([places[index] for index in block]))
-    return middle - sum(float(sizes[index]) for index in block) / 2
+    def draw(self, page: Page, top: float) -> None:
+        """Draw a sample of each line with its name."""
+        wide, height = PAGE_WIDTH - _LEFT - _RIGHT, self.height
+        axes = page.axes(_LEFT, top, wide, height, xlim=(0, wide), ylim=(height, 0))
+        axes.axis("off")
+        below = 0.0
+        for index, lines in enumerate(self.names):
+            left = self.width * (index % self.columns)
+            at = {"linewidth": 1.1, "marker": marker(index), "markevery": [1]}
+            ends = [left, left + _SAMPLE / 2 - 0.05, left + _SAMPLE - 0.1]
+            axes.plot(
+                ends,
+                [below + LINE / 2] * 3,
+                **_look(index),
+                **at,
+                markersize=_MARKER_SIZE,
+                clip_on=False,
+            )
+            for number, line in enumerate(lines):
+                axes.text(
+                    left + _SAMPLE, below + LINE * (number + 0.5), line, va="center"
+                )
+            if index % self.columns == self.columns - 1:
+                below += LINE * len(lines)

@@ -4,6 +4,7 @@ const $ = (id) => document.getElementById(id);
 const plane = taps ? "plane" : "head";
 const quantity = signed ? "weight" : "probability";
 const COLUMNS = 16; // maps side by side at most
+const TOP = 20; // of the first row of maps, below the numbers of the columns
 const GRID = [0, 1].map((axis) => Math.max(...data.layers.map((l) => l.query[axis])));
 const state = {
   image: 0,
@@ -111,7 +112,8 @@ function layOut() {
   layout.cells = [];
   layout.lines = [];
   layout.columns = columns;
-  let y = 20;
+  let y = TOP;
+  let named = 0; // columns that have their number above the grid
   data.layers.forEach((layer, index) => {
     const zoom = { single: zoomOf(layer.key), average: zoomOf(layer.query) };
     const heights = [layer.key[0] * zoom.single];
@@ -120,16 +122,21 @@ function layOut() {
     const wrapped = layer.heads > columns;
     const step = height + below + (wrapped ? 14 : 0);
     if (wrapped && index > 0) y += 14;
-    layout.lines.push({ layer, y: y + height / 2, numbered: index === 0 || wrapped });
-    for (let head = 0; head < layer.heads; head++)
+    layout.lines.push({ layer, y: y + height / 2 });
+    for (let head = 0; head < layer.heads; head++) {
+      const top = y + Math.floor(head / columns) * step;
       layout.cells.push({
         layer: index,
         head,
         x: left + (head % columns) * (box + gap),
-        y: y + Math.floor(head / columns) * step,
+        y: top,
         height,
         zoom,
+        // Where its number stands: that of a column once, by the first layer that has it.
+        numberAt: wrapped ? top - 6 : head < named ? null : TOP - 6,
       });
+    }
+    if (!wrapped || index === 0) named = Math.max(named, layer.heads);
     y += Math.max(1, Math.ceil(layer.heads / columns)) * step;
   });
   layout.left = left;

@@ -68,10 +68,9 @@ function paintMaps(maps, top) {
     context.fillText(briefly(largest(map)), cell.x + w / 2, cell.y + cell.height + 14, w + 4);
     if (map.classMass !== null)
       context.fillText(`class ${briefly(map.classMass)}`, cell.x + w / 2, cell.y + cell.height + 27, w + 4);
-    if (layout.lines[cell.layer].numbered) {
+    if (cell.numberAt !== null) {
       context.fillStyle = text;
-      const first = cell.head === 0 && cell.layer === layout.cells[0].layer;
-      context.fillText(`${first ? `${plane} ` : ""}${cell.head + 1}`, cell.x + w / 2, cell.y - 6);
+      context.fillText(`${i === 0 ? `${plane} ` : ""}${cell.head + 1}`, cell.x + w / 2, cell.numberAt);
     }
     if (i === state.cell) {
       context.strokeStyle = focus;
