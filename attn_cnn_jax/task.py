@@ -49,8 +49,8 @@ class Task:
         if config.num_epochs * (steps_per_epoch + 1) >= 2**31:
             raise UserError(
                 f"config.num_epochs={config.num_epochs} of {steps_per_epoch} updates "
-                "each are more than can be counted; lower it below "
-                f"{2**31 // (steps_per_epoch + 1)}."
+                "each are more than can be counted; set it to at most "
+                f"{(2**31 - 1) // (steps_per_epoch + 1)}."
             )
         rate = config.optimizer.learning_rate
         schedule = optim.make_schedule(
