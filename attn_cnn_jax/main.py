@@ -96,11 +96,19 @@ def _take_model(config: ConfigDict, source: str, workdir: str) -> None:
     if origin is None or "model" not in origin:
         raise UserError(f"--init_from: {source} is not the workdir of a run.")
     overrides = config_flags.get_override_values(flags.FLAGS["config"])
-    config.init_from, config.model = source, origin.model
+    config.init_from = source
     with config.ignore_type():
-        config.update_from_flattened_dict(
-            {k: v for k, v in overrides.items() if k.startswith("model.")}
-        )
+        config.model = origin.model
+        for field, value in overrides.items():
+            if not field.startswith("model."):
+                continue
+            try:
+                config.update_from_flattened_dict({field: value})
+            except (IndexError, KeyError, TypeError) as error:
+                raise UserError(
+                    f"--config.{field}: the model of {source} has no such field; "
+                    "leave it out."
+                ) from error
 
 
 def _evaluate() -> int:

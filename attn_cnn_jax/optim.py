@@ -49,6 +49,7 @@ def make_schedule(
         boundaries = {
             epoch * steps_per_epoch: 1 / schedule.drop_factor
             for epoch in schedule.drop_epochs
+            if epoch < num_epochs  # later ones are never met, and may overflow
         }
         return optax.piecewise_constant_schedule(learning_rate, boundaries)
     if name == "cosine":

@@ -46,6 +46,12 @@ class Task:
                 f"config.batch_size={config.batch_size} is more than the "
                 f"{len(dataset.train)} training images."
             )
+        if config.num_epochs * (steps_per_epoch + 1) >= 2**31:
+            raise UserError(
+                f"config.num_epochs={config.num_epochs} of {steps_per_epoch} updates "
+                "each are more than can be counted; set it to at most "
+                f"{(2**31 - 1) // (steps_per_epoch + 1)}."
+            )
         rate = config.optimizer.learning_rate
         schedule = optim.make_schedule(
             config.schedule, rate, config.num_epochs, steps_per_epoch

@@ -1,6 +1,7 @@
 """Attention variants of your own, added from a file outside the package."""
 
 import importlib.util
+import inspect
 import os
 import pathlib
 import sys
@@ -13,20 +14,22 @@ from attn_cnn_jax import config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import ATTENTIONS
 
+# The files of the variants that were added. A file is imported under one name for
+# --config and under another for --variant, so that names of modules do not tell.
+_FILES: dict[str, str] = {}
+
 
 def add_attention(name: str, layer: Callable[..., nn.Module], **fields: Any) -> None:
     """Make `layer` the attention called `name`, with these fields and their defaults.
 
     The network builds it as `layer(num_heads, dropout_rate, param_dtype, **fields)` and
     calls it as `models.attention` says. The same file may be imported twice; a name of
-    the package's own is refused with a `ValueError`.
+    the package's own, or of another file, is refused with a `ValueError`.
     """
-    known = ATTENTIONS.get(name)
-    if known is not None and getattr(layer, "__name__", "") != getattr(
-        known, "__name__", None
-    ):
+    file = _running_file()
+    if name in ATTENTIONS and _FILES.get(name) != file:
         raise ValueError(f"there is an attention called {name} already")
-    ATTENTIONS[name] = layer
+    ATTENTIONS[name], _FILES[name] = layer, file
     config.ATTENTION_FIELDS[name] = dict(fields)
 
 
@@ -49,3 +52,11 @@ def load(path: str | os.PathLike) -> None:
         raise UserError(
             f"--variant={path} cannot be imported: {type(error).__name__}: {reason[0]}"
         ) from error
+
+
+def _running_file() -> str:
+    """The file whose top level is running, that is, which is being imported."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return "" if frame is None else os.path.realpath(frame.f_code.co_filename)

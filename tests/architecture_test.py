@@ -79,6 +79,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "prepare_data": {"data", "command_line", "errors"},
     "interop": {
+        "evaluate",
         "checkpoint",
         "models",
         "data",

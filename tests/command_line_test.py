@@ -66,6 +66,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         [QUICKSTART, "--config.batch_size=1438"],
         "config.batch_size=1438 .* 1437 training images",
     ),
+    "too many updates": (
+        [QUICKSTART, "--config.batch_size=1", "--config.num_epochs=16000000"],
+        "num_epochs=16000000 of 1437 updates each.*at most 1493382",
+    ),
     "patch size": ([QUICKSTART, "--config.model.patch_size=3"], "8 x 8.*patch_size=3"),
     "grid too large": (
         [f"{LEARNED}:digits", "--config.model.patch_size=1"],

@@ -211,3 +211,16 @@ def test_what_is_no_run_is_refused_in_a_line(arguments, message, tmp_path):
     assert result.returncode == 2 and result.stderr.count("\n") == 1
     assert result.stderr.startswith("error: --init_from") and message in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_field_of_another_model_is_refused_in_a_line(tmp_path):
+    """Of the model of --config, which the run's model takes the place of."""
+    config = config_lib.base_config()
+    config.model = config_lib.san("pairwise")  # its attention is a name, not a block
+    checkpoint.write_config(tmp_path / "san", config)
+    arguments = (f"--config={QUICKSTART}", "--init_from=san")
+    field = "--config.model.attention.center_std"
+    result = command(tmp_path, *arguments, f"{field}=1.0")
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith(f"error: {field}: the model of {tmp_path}/san has")
+    assert "no such field" in result.stderr and result.stderr.count("\n") == 1

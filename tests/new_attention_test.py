@@ -61,6 +61,42 @@ def test_a_name_of_the_package_is_not_taken():
     assert ATTENTIONS["quadratic_isotropic"] is not QuadraticAttention
 
 
+def test_a_class_of_the_same_name_does_not_take_it(tmp_path):
+    """The package's own is not told by the name of its class."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from attn_cnn_jax.variants import add_attention\n"
+        "class MultiHeadAttention: pass\n"
+        "add_attention('multi_head', MultiHeadAttention)\n"
+    )
+    known = ATTENTIONS["multi_head"]
+    with pytest.raises(UserError, match="mine.py.*multi_head already"):
+        variants.load(path)
+    assert ATTENTIONS["multi_head"] is known
+
+
+def test_two_files_do_not_share_a_name(window, tmp_path):
+    variants.load(window)
+    known = ATTENTIONS["window"]
+    other = tmp_path / "other.py"
+    other.write_text(window.read_text())
+    with pytest.raises(UserError, match="other.py.*window already"):
+        variants.load(other)
+    assert ATTENTIONS["window"] is known
+
+
+def test_a_file_may_add_a_partial_twice(window, monkeypatch):
+    """Under another path to it, too, as --config and --variant may give."""
+    code = window.read_text()
+    assert "WindowAttention, radius=1)" in code
+    code = code.replace("WindowAttention, radius=1)", "partial(WindowAttention))")
+    window.write_text(f"from functools import partial\n{code}")
+    variants.load(window)
+    monkeypatch.chdir(window.parent)
+    variants.load(window.name)
+    assert ATTENTIONS["window"].func.__name__ == "WindowAttention"
+
+
 @pytest.mark.parametrize("text, said", [(None, "not a Python"), ("1/0", "ZeroDiv")])
 def test_a_file_that_cannot_be_imported_is_named(tmp_path, text, said):
     path = tmp_path / "mine.py"

@@ -319,6 +319,13 @@ def test_resnet18_drops_as_published():
             np.testing.assert_allclose(rate(500 * epoch + batch), wanted, rtol=1e-5)
 
 
+def test_a_drop_after_the_last_epoch_is_never_met():
+    """Nor does it overflow the updates' counter."""
+    rate = schedule("multistep", 10, 5, drop_epochs=(3, 5, 10**12))
+    rates = [float(rate(count)) for count in (0, 29, 30, 49)]
+    np.testing.assert_allclose(rates, [0.1, 0.1, 0.01, 0.01], rtol=1e-6)
+
+
 def test_an_unknown_schedule_is_an_error():
     with pytest.raises(ValueError, match="stairs"):
         schedule("stairs", 10, 10)

@@ -13,15 +13,7 @@ import jax
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax import models
-
-# Image shape and number of classes, to count parameters without loading the data.
-_DATA_SHAPES = {
-    "cifar10": ((32, 32, 3), 10),
-    "cifar100": ((32, 32, 3), 100),
-    "digits": ((32, 32, 3), 10),
-    "digits_8x8": ((8, 8, 1), 10),
-}
+from attn_cnn_jax import data, models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +78,7 @@ def count_parameters(config: ConfigDict) -> int | None:
 
     No array is made. What is wrong with the model is raised as it comes.
     """
-    shape = _DATA_SHAPES.get(str(config.dataset.name))
+    shape = data.SHAPES.get(str(config.dataset.name))
     return None if shape is None else _count(config_lib.to_json(config.model), *shape)
 
 

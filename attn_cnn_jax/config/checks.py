@@ -1,6 +1,5 @@
 """Whether a config can be run, said before JAX starts."""
 
-import math
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -12,6 +11,10 @@ from attn_cnn_jax.config.schema import base_config
 SCHEDULES = ("cosine", "cosine_epochwise", "cosine_report", "multistep")
 PLACEMENTS = ("auto", "device", "host")
 
+# Bounds far above any training: beyond them NumPy or JAX would overflow, or memory.
+_MOST_EPOCHS, _LARGEST_BATCH, _LARGEST_PADDING = 2**24, 2**20, 2**10
+_LARGEST_INT, _LARGEST_RATE = 2**31, 2**20
+
 
 def check(config: ConfigDict) -> None:
     """Raise a `UserError` that names the first field out of its type or range."""
@@ -21,21 +24,23 @@ def check(config: ConfigDict) -> None:
 
 
 def _check_ranges(config: ConfigDict) -> None:
-    def whole(field: str, low: int, high: int | float = math.inf) -> None:
+    def whole(field: str, low: int, high: int | float = _LARGEST_INT) -> None:
         value: Any = config
         for part in field.split("."):
             value = value[part]
-        bound = f"at least {low}" + (f" and below {high}" if high < math.inf else "")
+        bound = f"at least {low} and below {high}"
         require(low <= value < high, field, value, bound)
 
-    for field in ("batch_size", "num_epochs", "eval_batch_size", "log_every_steps"):
+    for field in ("batch_size", "log_every_steps"):
         whole(field, 1)
+    whole("num_epochs", 1, _MOST_EPOCHS)
+    whole("eval_batch_size", 1, _LARGEST_BATCH)
     for field in ("eval_every_epochs", "checkpoint_every_steps"):
         whole(field, 0)
     whole("snapshot_every_epochs", 0)
     whole("checkpoints_to_keep", 1)
     whole("seed", 0, 2**32)
-    whole("dataset.crop_padding", 0)
+    whole("dataset.crop_padding", 0, _LARGEST_PADDING)
     whole("dataset.validation_fraction", 0, 1)
     whole("label_smoothing", 0, 1)
     placement = config.dataset.placement
@@ -43,9 +48,10 @@ def _check_ranges(config: ConfigDict) -> None:
     require(placement in PLACEMENTS, "dataset.placement", placement, choices)
     optimizer, schedule = config.optimizer, config.schedule
     rate = optimizer.learning_rate
-    require(0 < rate < math.inf, "optimizer.learning_rate", rate, "above 0")
+    wanted = f"above 0 and below {_LARGEST_RATE}"
+    require(0 < rate < _LARGEST_RATE, "optimizer.learning_rate", rate, wanted)
     whole("optimizer.momentum", 0, 1)
-    whole("optimizer.weight_decay", 0)
+    whole("optimizer.weight_decay", 0, _LARGEST_RATE)
     excluded = optimizer.decay_exclude
     names = all(isinstance(name, str) for name in excluded)
     require(names, "optimizer.decay_exclude", excluded, "a tuple of parameter names")

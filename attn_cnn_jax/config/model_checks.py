@@ -1,6 +1,5 @@
 """Whether `config.model` can be built, as far as can be told without the images."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,10 @@ _CHOICES = {
     "attention": ("pairwise", "patchwise"),
 }
 _LARGEST_KERNEL = 11
+# Bounds far above any network: beyond them arrays have more bytes than can be counted,
+# or tracing the layers one by one does not end.
+_LARGEST_SIZE, _MOST_LAYERS = 2**20, 1000
+_REPEATED = ("num_layers", "num_blocks", "num_passes", "num_sweeps")
 
 
 def check_model(model: ConfigDict) -> None:
@@ -55,7 +58,7 @@ def _check_heads(model: ConfigDict, *, share_the_width: bool) -> None:
     """One number of heads, or one for each layer, where heads have own widths 0 too."""
     heads = model.num_heads
     if isinstance(heads, tuple):
-        whole = all(type(number) is int and number >= 0 for number in heads)
+        whole = all(type(n) is int and 0 <= n <= _LARGEST_SIZE for n in heads)
         wanted = "one number where config.model.share_weights is set"
         require(not model.share_weights, "model.num_heads", heads, wanted)
         wanted = (
@@ -87,11 +90,20 @@ def _check_san(model: ConfigDict) -> None:
     for field in ("widths", "kernel_sizes"):
         for value in model.get(field, ()):
             _check_san_size(field, value, model[field])
+    blocks = model.get("num_blocks", ())
+    wanted = f"at most {_MOST_LAYERS} blocks in all"
+    require(sum(blocks) <= _MOST_LAYERS, "model.num_blocks", blocks, wanted)
 
 
 def _check_hierarchical_san(model: ConfigDict) -> None:
     check_schema(model, model_blocks.san_hierarchical("pairwise"), "model.")
     _check_fields(model)
+    depth = model.num_passes * model.num_sweeps * model.num_blocks
+    wanted = (
+        f"at most {_MOST_LAYERS} with config.model.num_sweeps ({model.num_sweeps}) and "
+        f"config.model.num_blocks ({model.num_blocks}) multiplied"
+    )
+    require(depth <= _MOST_LAYERS, "model.num_passes", model.num_passes, wanted)
     _check_san_size("widths", model.width, model.width, "width")
     _check_san_size("kernel_sizes", model.kernel_size, model.kernel_size, "kernel_size")
 
@@ -137,16 +149,21 @@ def _check_field(field: str, value: Any) -> None:
         require(
             value in _CHOICES[kind], field, value, f"one of {', '.join(_CHOICES[kind])}"
         )
-    elif kind in ("dropout_rate", "attention_dropout_rate"):
+        return
+    if kind in ("dropout_rate", "attention_dropout_rate"):
         require(0 <= value < 1, field, value, "at least 0 and below 1")
-    elif kind in ("center_std", "spread_std"):
-        require(0 <= value < math.inf, field, value, "at least 0")
+        return
+    largest = _MOST_LAYERS if kind in _REPEATED else _LARGEST_SIZE
+    bound = f"and at most {largest}"
+    if kind in ("center_std", "spread_std"):
+        require(0 <= value <= largest, field, value, f"at least 0 {bound}")
     elif kind == "norm_epsilon":
-        require(0 < value < math.inf, field, value, "above 0")
+        require(0 < value <= largest, field, value, f"above 0 {bound}")
     elif kind == "stem_width":
-        require(value >= 0, field, value, "at least 0")
+        require(0 <= value <= largest, field, value, f"at least 0 {bound}")
     elif isinstance(value, tuple) and kind != "num_heads":
-        whole = len(value) > 0 and all(type(v) is int and v >= 1 for v in value)
-        require(whole, field, value, "a tuple of whole numbers, each at least 1")
+        whole = all(type(v) is int and 1 <= v <= largest for v in value)
+        wanted = f"a tuple of whole numbers, each at least 1 {bound}"
+        require(whole and len(value) > 0, field, value, wanted)
     elif isinstance(value, int):
-        require(value >= 1, field, value, "at least 1")
+        require(1 <= value <= largest, field, value, f"at least 1 {bound}")

@@ -12,6 +12,7 @@ from attn_cnn_jax.data.dataset import Dataset, Split, channel_statistics
 from attn_cnn_jax.errors import UserError
 
 __all__ = [
+    "SHAPES",
     "Dataset",
     "Split",
     "augment",
@@ -21,6 +22,13 @@ __all__ = [
     "normalize",
 ]
 
+# Image shape and number of classes, for what is told of a model without its data.
+SHAPES = {
+    "cifar10": ((32, 32, 3), 10),
+    "cifar100": ((32, 32, 3), 100),
+    "digits": ((32, 32, 3), 10),
+    "digits_8x8": ((8, 8, 1), 10),
+}
 _SPLIT_SEED = 20  # of what is held out for validation; not the run's seed
 
 

@@ -1,12 +1,16 @@
 """`python -m attn_cnn_jax.interop`: a workdir from a published state."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
-from attn_cnn_jax import checkpoint, command_line, models
+from attn_cnn_jax import checkpoint, command_line, data, models
 from attn_cnn_jax.config import check
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.evaluate import refuse_other_shapes
 from attn_cnn_jax.interop import from_state
 from attn_cnn_jax.interop.sources import read_state
 
@@ -24,8 +28,32 @@ def main() -> None:
     if config.model.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
     variables = from_state(read_state(source), config.model)
+    _refuse_what_cannot_run(variables, config, source)
     checkpoint.write_variables(workdir, config, variables)
     print(f"{workdir}: {models.count_parameters(variables):,} parameters of {source}")
+
+
+def _refuse_what_cannot_run(
+    variables: Mapping[str, Any], config: ConfigDict, source: str
+) -> None:
+    """A workdir is of a whole network that fits its data, as evaluation needs it.
+
+    Of a dataset that is not prepared here shapes may be unknown; evaluation checks.
+    """
+    if "classifier" not in variables["params"]:
+        raise UserError(
+            f"{source} holds one block; a workdir needs the state of a whole network."
+        )
+    name = config.dataset.name
+    if name not in data.SHAPES:
+        return
+    image_shape, num_classes = data.SHAPES[name]
+    model = models.build(config.model, num_classes)
+    wanted = jax.eval_shape(
+        lambda: models.initial_variables(model, jax.random.key(0), image_shape)
+    )
+    complaint = f"{source} does not fit config.dataset.name={name}"
+    refuse_other_shapes(wanted, variables, complaint)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,12 @@ from attn_cnn_jax.errors import UserError
 _MAX_BYTES = 4 * 2**30
 
 
-def unwrap(state: Mapping[str, Any]) -> Mapping[str, Any]:
+def unwrap(state: Any) -> Mapping[str, Any]:
     """The state_dict itself: without a checkpoint and DataParallel's prefix."""
-    state = state.get("model_state_dict", state)
-    if not isinstance(state, Mapping):
-        raise UserError("model_state_dict is not a mapping of names to tensors.")
+    if isinstance(state, Mapping):
+        state = state.get("model_state_dict", state)
+    if not isinstance(state, Mapping) or not all(isinstance(n, str) for n in state):
+        raise UserError("the state is not a mapping of names to tensors.")
     if all(name.startswith("module.") for name in state):
         state = {name.removeprefix("module."): state[name] for name in state}
     return state

@@ -67,7 +67,7 @@ def from_report(state: Mapping[str, Any], config_model: Any) -> dict[str, Any]:
         shape = (1, 1, config_model["width"])
     else:
         side = 2 * block.kernel_size
-        shape = (1, side, side, len(state["bn1.weight"]))
+        shape = (1, side, side, _bottleneck_width(state))
     return _converted(state, list(mapping(_shapes(block, shape), rules, _REPORT)))
 
 
@@ -114,17 +114,42 @@ def _report_rules(config_model: Any, names: Mapping[str, Any]) -> tuple[Rule, ..
 def _block_of(config_model: Any, state: Mapping[str, Any]) -> Any:
     """The block that a state holds, or None if it is a whole network's."""
     if _is_san(config_model) and "sam.conv1.weight" in state:
-        sizes = config_model.get("kernel_sizes") or (config_model["kernel_size"],)
         return models.san.Bottleneck(
             attention=config_model["attention"],
-            kernel_size=sizes[0],
-            projection_bias="sam.conv1.bias" in state,
+            kernel_size=_kernel_size(config_model, state),
+            projection_bias=any(f"sam.conv{i}.bias" in state for i in (1, 2, 3)),
             pre_activation=config_model.get("pre_activation", True),
             param_dtype=jnp.promote_types("float32", config_model["compute_dtype"]),
         )
     if config_model["name"] == "vit" and "LayerNorm_0/scale" in state:
         return _build(config_model, 1).block("block")
     return None
+
+
+def _kernel_size(config_model: Any, state: Mapping[str, np.ndarray]) -> int:
+    """The config's kernel size that a bottleneck fits, or its first one."""
+    network = _build(config_model, 1)
+    sizes = getattr(network, "kernel_sizes", None) or (network.kernel_size,)
+    if config_model["attention"] == "pairwise":  # no tensor depends on it
+        return sizes[0]
+    # That norm is of the query and the keys of all taps, width / 16 channels each.
+    relation = _bottleneck_width(state) // 16
+    norm = state.get("sam.conv_w.0.weight", np.empty(0))
+    fits = (size for size in sizes if norm.shape == (relation * (1 + size**2),))
+    return next(fits, sizes[0])
+
+
+def _bottleneck_width(state: Mapping[str, np.ndarray]) -> int:
+    name = "bn1.weight"
+    if name not in state:
+        raise UserError(f"the state does not fit the config: {name} is missing.")
+    shape = state[name].shape
+    if len(shape) != 1 or not shape[0] or shape[0] % 32:
+        raise UserError(
+            f"the state does not fit the config: {name} has shape {shape}, not that of "
+            "a width, a multiple of 32."
+        )
+    return shape[0]
 
 
 def _image_shape(
@@ -146,18 +171,22 @@ def _image_shape(
 
 
 def _arrays(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {
-        name: np.asarray(value)
-        for name, value in unwrap(state).items()
-        if name.rsplit(".", 1)[-1] not in _IGNORED_BUFFERS
-    }
+    arrays = {}
+    for name, value in unwrap(state).items():
+        if name.rsplit(".", 1)[-1] in _IGNORED_BUFFERS:
+            continue
+        try:
+            arrays[name] = np.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{name} is not a tensor: {error}.") from error
+    return arrays
 
 
 def _num_classes(
     state: Mapping[str, np.ndarray], classifiers: tuple[str, ...], origin: str
 ) -> int:
     for name in classifiers:
-        if name in state and state[name].ndim == 2:
+        if name in state and state[name].ndim == 2 and state[name].size:
             return state[name].shape[1 if name.endswith("kernel") else 0]
     raise UserError(
         f"the state has no {' or '.join(classifiers)} [classes, width]: it is not one "

@@ -1,5 +1,6 @@
 """Files of weights, and the command that makes a workdir of one."""
 
+import re
 import subprocess
 import sys
 import types
@@ -111,20 +112,21 @@ def get_config():
 """
 
 
+def command(source, config, workdir):
+    """What the command comes to."""
+    flags = (f"--source={source}", f"--config={config}", f"--workdir={workdir}")
+    arguments = [sys.executable, "-m", "attn_cnn_jax.interop", *flags]
+    return subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT)
+
+
 def test_the_command_makes_a_workdir(tmp_path):
     config, workdir = tmp_path / "small.py", tmp_path / "run"
     config.write_text(CONFIG)
-
-    def command(source):
-        flags = (f"--source={source}", f"--config={config}", f"--workdir={workdir}")
-        arguments = [sys.executable, "-m", "attn_cnn_jax.interop", *flags]
-        return subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT)
-
-    refused = command(tmp_path / "absent.npz")
+    refused = command(tmp_path / "absent.npz", config, workdir)
     assert refused.returncode == 2 and not workdir.exists()
     assert refused.stderr.startswith("error: ") and "absent.npz" in refused.stderr
     assert "Traceback" not in refused.stderr
-    done = command(FIXTURE)
+    done = command(FIXTURE, config, workdir)
     assert done.returncode == 0, done.stderr
     assert "26,928 parameters" in done.stdout
     loaded = checkpoint.load(workdir)
@@ -135,5 +137,49 @@ def test_the_command_makes_a_workdir(tmp_path):
         apply = jax.jit(lambda v, x: model.apply(v, x, train=False))
         logits = apply(loaded.variables, images)
         np.testing.assert_allclose(logits, reference["logits_f32"], atol=1e-4)
-    again = command(FIXTURE)
+    again = command(FIXTURE, config, workdir)
     assert again.returncode == 2 and "already holds a run" in again.stderr
+
+
+REFUSED = """
+from attn_cnn_jax.config import base_config, san, vit
+
+def get_config(name):
+    config = base_config()
+    config.model = san("pairwise")
+    if name != "block":
+        config.dataset.name = name
+        config.model = vit()
+        config.model.update(stem_width=8, width=20, num_heads=3, head_dim=20)
+        config.model.update(mlp_dim=24, num_layers=3, share_weights=True)
+    return config
+"""
+
+
+@pytest.mark.parametrize(
+    "name, fixture, part, message",
+    [
+        ("block", "san_pairwise", "k3/", "holds one block; a workdir needs"),
+        ("digits_8x8", "ha_vit", "ha/", "dataset.name=digits_8x8: .*stem/conv/kernel"),
+        ("cifar10", "ha_vit", "ha/", "dataset.name=cifar10: .*positions has shape"),
+        ("cifar100", "ha_vit", "ha/", "dataset.name=cifar100: .*classifier/bias has"),
+    ],
+)
+def test_a_state_that_could_not_be_evaluated_is_refused(
+    tmp_path, name, fixture, part, message
+):
+    with np.load(FIXTURE.with_stem(fixture)) as arrays:
+        state = {
+            key.removeprefix(f"{part}{kind}/"): arrays[key]
+            for kind in ("param", "buffer")
+            for key in arrays.files
+            if key.startswith(f"{part}{kind}/")
+        }
+    np.savez(tmp_path / "state.npz", **state)
+    (tmp_path / "config.py").write_text(REFUSED)
+    done = command(
+        tmp_path / "state.npz", f"{tmp_path}/config.py:{name}", tmp_path / "w"
+    )
+    assert done.returncode == 2, done.stderr
+    assert re.match(f"error: .*state.npz .*{message}", done.stderr)
+    assert done.stderr.count("\n") == 1 and not (tmp_path / "w").exists()

@@ -9,6 +9,7 @@ from attn_cnn_jax import models
 from attn_cnn_jax.config import san, san_hierarchical, self_attention, vit
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import from_report, from_state, to_report
+from attn_cnn_jax.interop.sources import unwrap
 
 
 def small(config_model, **fields):
@@ -147,6 +148,84 @@ def test_what_does_not_fit_is_named(change, message):
         state.update({} if value is None else {name: value.astype(np.float32)})
     with pytest.raises(UserError, match=message):
         from_report(state, config_model)
+
+
+NORM = "sam.conv_w.0.weight"
+
+
+def bottleneck(attention, kernel_size, width=32):
+    """The state of a SAN bottleneck, and its variables."""
+    block = models.san.Bottleneck(attention, kernel_size, True, jnp.dtype("float32"))
+    shape = jax.ShapeDtypeStruct((1, 14, 14, width), jnp.float32)
+    shapes = jax.eval_shape(
+        lambda x: block.init(jax.random.key(0), x, train=False), shape
+    )
+    rng = np.random.default_rng(0)
+    variables = jax.tree.map(
+        lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), dict(shapes)
+    )
+    return to_report(variables, san(attention)), variables
+
+
+@pytest.mark.parametrize("attention", ["pairwise", "patchwise"])
+@pytest.mark.parametrize(
+    "network, kernel_size",
+    [
+        (lambda attention: san(attention, "san10"), 3),
+        (lambda attention: san(attention, "san15"), 7),
+        (lambda attention: small(san(attention), kernel_sizes=(3, 7, 7, 7)), 7),
+        (lambda attention: small(san_hierarchical(attention), kernel_size=5), 5),
+    ],
+    ids=["san10", "san15", "san", "san_hierarchical"],
+)
+def test_a_bottleneck_has_any_kernel_size_of_its_network(
+    network, kernel_size, attention
+):
+    state, variables = bottleneck(attention, kernel_size)
+    again = from_report(state, network(attention))
+    jax.tree.map(np.testing.assert_array_equal, again, variables)
+
+
+def test_a_kernel_size_that_the_network_has_not_is_refused():
+    state, _ = bottleneck("patchwise", 5)
+    with pytest.raises(UserError, match=r"sam.conv_w.0.bias has shape \(52,\), not"):
+        from_report(state, small(san("patchwise"), kernel_sizes=(3, 7, 7, 7)))
+
+
+@pytest.mark.parametrize("attention", ["pairwise", "patchwise"])
+def test_a_damaged_bottleneck_names_its_tensors(attention):
+    """Missing, without axes or of length 0."""
+    state, _ = bottleneck(attention, 3)
+    for name in ("bn1.weight", "sam.conv1.weight", "sam.conv1.bias", NORM):
+        for damaged in (None, np.float32(1), np.zeros(0, np.float32)):
+            changed = {k: v for k, v in state.items() if k != name}
+            changed |= {} if damaged is None else {name: damaged}
+            with pytest.raises(UserError) as error:
+                from_report(changed, san(attention))
+            assert name in str(error.value) or name == "sam.conv1.weight"
+    with pytest.raises(UserError, match="bn1.weight has shape .33,.*multiple of 32"):
+        from_report({**state, "bn1.weight": np.zeros(33, np.float32)}, san(attention))
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (10, 0), (10,), ()])
+def test_a_classifier_without_classes_is_refused(shape):
+    config_model = learned()
+    state = to_report(random_variables(config_model, (8, 8, 3)), config_model)
+    state["fc.weight"] = np.zeros(shape, np.float32)
+    with pytest.raises(UserError, match="no fc.weight.*classes, width"):
+        from_report(state, config_model)
+
+
+@pytest.mark.parametrize("state", [None, [], "fc.weight", {3: np.zeros(3)}])
+def test_what_is_no_state_is_refused(state):
+    for whole in (state, {"model_state_dict": state}):
+        with pytest.raises(UserError, match="not a mapping of names to tensors"):
+            unwrap(whole)
+
+
+def test_what_is_no_tensor_is_named():
+    with pytest.raises(UserError, match="fc.weight is not a tensor"):
+        from_report({"fc.weight": [[1.0], [1.0, 2.0]]}, learned())
 
 
 def test_a_network_of_the_paper_is_not_the_reports():

@@ -1,13 +1,14 @@
 """SAN's two operations against loops over pixels, and what they cost."""
 
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_cnn_jax.models.san import aggregate, neighbourhoods, subtract
+from attn_cnn_jax.models.san import Bottleneck, aggregate, neighbourhoods, subtract
 
 # Kernel size, and a map that is just large enough, not square.
 SIZES = [(3, (2, 3)), (3, (4, 5)), (5, (3, 4)), (7, (6, 4)), (11, (6, 7))]
@@ -140,7 +141,7 @@ def test_bfloat16_sums_in_float32():
 
 
 @pytest.mark.parametrize(
-    "num_taps, planes", [(8, 2), (16, 2), (10, 2), (9, 4), (9, 12)]
+    "num_taps, planes", [(8, 2), (16, 2), (10, 2), (9, 4), (9, 12), (9, 0), (0, 2)]
 )
 def test_taps_and_planes_that_do_not_fit_are_refused(num_taps, planes):
     values, weights = jnp.zeros((1, 8, 8, 6)), jnp.zeros((1, 8, 8, num_taps, planes))
@@ -148,6 +149,63 @@ def test_taps_and_planes_that_do_not_fit_are_refused(num_taps, planes):
         ValueError, match=f"{num_taps} taps .* or {planes} weight plane"
     ):
         aggregate(values, weights)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 4, 5, 9, 2), (2, 1, 1, 9, 2), (2, 5, 4, 9, 2), (2, 4, 5, 9)]
+)
+def test_weights_that_would_broadcast_are_refused(shape):
+    """The gradient could not: it is of the shape that was given."""
+    values = jnp.zeros((2, 4, 5, 6))
+    unchecked = inspect.unwrap(aggregate)  # in tests shapes are checked before
+    with pytest.raises(ValueError, match=r"weights of shape .* for values"):
+        unchecked(values, jnp.zeros(shape))
+
+
+@pytest.mark.parametrize("kernel_size", [2, 0, -1, -3])
+def test_a_kernel_that_is_not_odd_is_named(kernel_size):
+    x = jnp.zeros((1, 4, 4, 32))
+    blocks = [
+        Bottleneck(attention, kernel_size, True, jnp.dtype("float32"))
+        for attention in ("pairwise", "patchwise")
+    ]
+    for operation in (
+        lambda: neighbourhoods(x, kernel_size),
+        lambda: subtract(x, x, kernel_size),
+        *(lambda b=b: b.init(jax.random.key(0), x, train=False) for b in blocks),
+    ):
+        with pytest.raises(ValueError, match=f"kernel_size={kernel_size} is not odd"):
+            operation()
+
+
+def test_an_unknown_padding_is_named():
+    x = jnp.zeros((1, 4, 4, 2))
+    for operation in (
+        lambda: neighbourhoods(x, 3, padding="x"),
+        lambda: subtract(x, x, 3, padding="x"),
+        lambda: aggregate(x, jnp.zeros((1, 4, 4, 9, 2)), padding="x"),
+    ):
+        with pytest.raises(ValueError, match="padding='x' is not one of reflect, zero"):
+            operation()
+
+
+def test_second_derivatives_are_those_of_the_copied_out_form(x64, quick_jit):
+    values, weights, _ = draw(3, (2, 3), channels=4, planes=2)
+    cotangent = draw(3, (2, 3), channels=4)[2]
+
+    def second(function):
+        def scalar(values, weights):
+            return (jnp.sin(function(values, weights)) * cotangent).sum()
+
+        def steepness(values, weights):
+            gradients = jax.grad(scalar, argnums=(0, 1))(values, weights)
+            return sum(jnp.square(g).sum() for g in gradients)
+
+        return quick_jit(jax.grad(steepness, argnums=(0, 1)))(values, weights)
+
+    for actual, wanted in zip(second(aggregate), second(copied_out), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-10, atol=1e-10)
+        assert np.abs(wanted).max() > 1
 
 
 @pytest.mark.parametrize("shape", [(3, 8), (8, 3)])

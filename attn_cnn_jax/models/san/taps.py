@@ -1,7 +1,8 @@
 """The two operations of SAN on k x k neighbourhoods: subtract and aggregate.
 
 Tap t = row * k + column of a neighbourhood is the pixel at offset (row, column) -
-(k - 1) / 2; beyond the border the map is reflected, the edge not repeated, or zero.
+(k - 1) / 2; beyond the border the map is reflected, the edge not repeated, or zero:
+`padding` "reflect" or "zero". k is odd.
 """
 
 from functools import partial
@@ -43,12 +44,19 @@ def aggregate(
 ) -> Float[Array, "B H W C"]:
     """Sum over taps of weight times value; channel c has weight plane c mod G.
 
-    T is an odd square and G divides C. Neighbourhoods are never copied out: the sum
-    runs over shifted views, backward over one row of taps at a time.
+    T is an odd square and G divides C; weights do not broadcast. Neighbourhoods are
+    never copied out: the sum runs over shifted views, backward over one row of taps at
+    a time. Differentiable in reverse mode only (a custom VJP), to any order.
     """
+    if weights.ndim != 5 or values.shape[:-1] != weights.shape[:3]:
+        raise ValueError(
+            f"weights of shape {weights.shape} are not [B, H, W, T, G] for values "
+            f"[B, H, W, C] of shape {values.shape}"
+        )
     kernel_size = round(weights.shape[3] ** 0.5)
     channels, planes = values.shape[-1], weights.shape[-1]
-    if kernel_size**2 != weights.shape[3] or kernel_size % 2 == 0 or channels % planes:
+    odd_square = kernel_size**2 == weights.shape[3] and kernel_size % 2 == 1
+    if not odd_square or not planes or channels % planes:
         raise ValueError(
             f"{weights.shape[3]} taps are not the square of an odd number, or "
             f"{planes} weight planes do not divide {channels} channels"
@@ -120,6 +128,10 @@ _aggregate.defvjp(_forward, _backward)
 
 
 def _pad(x: Array, kernel_size: int, padding: str) -> Array:
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise ValueError(f"kernel_size={kernel_size} is not odd and at least 1")
+    if padding not in _PADDINGS:
+        raise ValueError(f"padding={padding!r} is not one of {', '.join(_PADDINGS)}")
     border = (kernel_size - 1) // 2
     height, width = x.shape[1:3]
     if padding == "reflect" and border > min(height, width) - 1:
