@@ -231,7 +231,7 @@ def _save_ablation(run: Run, folder: pathlib.Path) -> None:
         baseline=result.accuracy,
         standard_errors=[np.array(layer, float) for layer in result.standard_errors],
         num_images=result.num_images,
-        title=f"{run.name}, step {run.step:,} (epoch {run.epoch:g})",
+        title=run.title,
         layers=result.layers,
     )
     _saved(plots.save(figure, folder, "ablation"))
