@@ -181,6 +181,24 @@ def test_differences_are_summed_up(opened, monkeypatch, axes):
         assert_shows(page, cell, maps.probs[0][0, head, 2, 2])
 
 
+def test_factors_are_multiplied(opened, monkeypatch):
+    """Maps of rank 2 in a form that takes less than any codes."""
+    monkeypatch.setattr(encode, "_LAYER_BYTES", 0)
+    monkeypatch.setattr(encode, "_BYTES_PER_CODE", 0)
+    size = GRID[0] * GRID[1]
+    queries, keys = np.random.default_rng(3).normal(size=(2, 2, 3, size, 2))
+    scores = np.einsum("bnqd,bnkd->bnqk", queries, keys)
+    probs = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    probs = probs.astype(np.float32).reshape(2, 3, *GRID, *GRID)
+    maps = grid_maps(probs=(probs, probs[:1, :2]))
+    page = opened(maps)
+    assert page.evaluate("layers.map((layer) => layer.scale.length)") == [1024, 1024]
+    for cell, (layer, head) in enumerate([(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]):
+        expected = maps.probs[layer][0, head, 2, 2]
+        assert_shows(page, cell, expected)
+        assert_viridis(colours(page, cell), expected / expected.max())
+
+
 @pytest.mark.parametrize("ratio", [1, 1.5])
 def test_maps_are_those_that_were_written(opened, ratio):
     maps = grid_maps()

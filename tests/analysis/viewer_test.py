@@ -20,6 +20,7 @@ from attn_cnn_jax.analysis.viewer.encode import (
     ranges,
     to_text,
 )
+from attn_cnn_jax.analysis.viewer.factors import factorize
 from attn_cnn_jax.errors import UserError
 
 
@@ -51,6 +52,13 @@ def content_heads(heads: int, sharpness: float, seed: int) -> np.ndarray:
     return softmax(
         sharpness / 4 * np.einsum("dij,nde,ekl->nijkl", x, kernels, x, optimize=True)
     )
+
+
+def flat_heads(heads: int, seed: int) -> np.ndarray:
+    """Small q . k of 36 features without order: of a network that begins to learn."""
+    draw = np.random.default_rng(seed)
+    queries, keys = draw.normal(size=(2, heads, 16, 16, 36))
+    return softmax(np.einsum("nijd,nkld->nijkl", queries, keys) / 9)
 
 
 def noise_heads(heads: int, grid: tuple[int, int], seed: int) -> np.ndarray:
@@ -94,7 +102,7 @@ def description(page: str) -> dict:
     return json.loads(text)
 
 
-@pytest.mark.parametrize("scale", range(len(SCALES)))
+@pytest.mark.parametrize("scale", range(len(SCALES) - 1))  # those of 8 bits
 @pytest.mark.parametrize("peak", [0.1, 1.0, 8.0, 30.0])
 def test_a_value_is_1_255th_of_its_rows_maximum_off_at_most(scale, peak):
     draw = np.random.default_rng(0)
@@ -159,14 +167,52 @@ def test_a_layer_can_be_read_back(make):
     assert (errors <= largest / 255 * (1 + 1e-6)).all()
 
 
+def test_factors_of_scores_are_as_exact_as_asked_for():
+    probs = flat_heads(1, 1).reshape(256, 256)
+    shares = probs / probs.max(-1, keepdims=True)
+    found = factorize(shares, 1e-3)
+    assert found is not None and found.rank <= 36 + 1  # and the rows' own maxima
+    assert 0 < np.abs(found.shares() - shares).max() <= 1e-3
+    planes = np.frombuffer(found.to_bytes(), np.uint8).reshape(2, found.rank, 512)
+    zigzag = planes[0] + 256 * planes[1].astype(int)
+    integers = np.where(zigzag % 2, -(zigzag + 1) // 2, zigzag // 2).T
+    np.testing.assert_array_equal(integers[:256], found.queries)
+    np.testing.assert_array_equal(integers[256:], found.keys)
+    assert factorize(noise_heads(1, (16, 16), 0).reshape(256, 256), 1e-6) is None
+
+
+def test_a_layer_of_factors_can_be_read_back():
+    """Flat and full of detail, so that codes would not fit."""
+    probs = flat_heads(9, 2)
+    raw = gzip.decompress(encode_layer(probs, None, signed=False, average=False))
+    high = np.frombuffer(raw, "<f4", 9 * 256).reshape(9, 256, 1)
+    at = high.nbytes
+    assert raw[at] == len(SCALES) - 1
+    ranks = list(raw[at + 1 : at + 10])
+    steps = np.frombuffer(raw[at + 10 : at + 46], "<f4")
+    at += 46
+    for head, (rank, step) in enumerate(zip(ranks, steps, strict=True)):
+        planes = np.frombuffer(raw, np.uint8, 1024 * rank, at).reshape(2, rank, 512)
+        at += 1024 * rank
+        zigzag = planes[0] + 256 * planes[1].astype(int)
+        integers = np.where(zigzag % 2, -(zigzag + 1) // 2, zigzag // 2)
+        products = integers[:, :256].T @ integers[:, 256:]
+        roots = np.exp(0.5 * np.float64(step) ** 2 * products)
+        codes = np.minimum(np.rint(1023 * roots).astype(int), 1023)
+        errors = np.abs(high[head] * SCALES[-1][codes] - probs[head].reshape(256, 256))
+        assert (errors <= high[head] / 255).all()
+    assert at == len(raw)
+
+
 @pytest.mark.parametrize(
     "heads, megabytes",
     [
         (gaussian_heads(9, (16, 16), 0), 0.3),
         (content_heads(9, 8.0, 0), 2.0),
+        (flat_heads(9, 0), 2.0),
         (noise_heads(9, (16, 16), 0), 5.0),
     ],
-    ids=["gaussian", "content", "noise"],
+    ids=["gaussian", "content", "flat", "noise"],
 )
 def test_six_layers_of_nine_heads_are_small(heads, megabytes, tmp_path, measured):
     def size(images: int) -> int:

@@ -1,4 +1,4 @@
-"""Attention maps in few bytes: 8-bit codes, differences, gzip.
+"""Attention maps in few bytes: 8-bit codes, differences or factors, gzip.
 
 A row is what one head gives the keys of one query. It keeps its own range as float32,
 `low` (0 for probabilities) and `high`; its values become the nearest of
@@ -13,10 +13,11 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from attn_cnn_jax.analysis.averages import average_attention
+from attn_cnn_jax.analysis.viewer.factors import factorize
 
 
-def _square_root_scale() -> Float[np.ndarray, "codes"]:
-    return np.square(np.arange(256) / 255)
+def _square_root_scale(codes: int) -> Float[np.ndarray, "codes"]:
+    return np.square(np.arange(codes) / (codes - 1))
 
 
 def _stepped_scale(first: float, ratio: float) -> Float[np.ndarray, "codes"]:
@@ -29,16 +30,20 @@ def _stepped_scale(first: float, ratio: float) -> Float[np.ndarray, "codes"]:
 
 
 # Weights that may be negative have the first scale. Probabilities have the second, the
-# square-root scale, finest where they are small; a layer that would take more than its
-# share of 2 MB an image has the next, which keep the error but are coarser for the
-# small, until it fits or there is none left.
+# square-root scale, finest where they are small. A layer that would take more than its
+# share of 2 MB an image is stored as factors, which the page turns into codes of the
+# last, finer scale; or else it has one of those between, which keep the error but are
+# coarser for the small: the first that fits, or the smallest.
 SCALES: tuple[Float[np.ndarray, "codes"], ...] = (
     np.arange(256) / 255,
-    _square_root_scale(),
+    _square_root_scale(256),
     _stepped_scale(1e-4, 0.25),
     _stepped_scale(2e-3, 1.0),
     _stepped_scale(2 / 255, 1.0),
+    _square_root_scale(1024),
 )
+_FACTORS = len(SCALES) - 1
+_FACTORS_ERROR = 0.74 / 255  # of the maximum: with half a step of their scale 1/255
 
 # Of a layer, gzipped: 6 of 9 x 256 x 256 codes make 2 MB of text.
 _LAYER_BYTES = 282_000
@@ -106,9 +111,10 @@ def encode_layer(
     float32, little-endian: `low` [N, Hq, Wq] if signed, `high` [N, Hq, Wq],
     `class_mass` [N, Hq, Wq] if there is one, and if `average` the `high` of each head's
     Average Attention [N]. Then bytes: codes of Average Attention [N, Hq, Wq] on the
-    square-root scale if `average`, the number of the scale of the rest, the axes of
-    each head's differences [N] (bit a for axis a), and those differences
-    [N, Hq, Wq, Hk, Wk].
+    square-root scale if `average`, the number of the scale of the rest. If that is
+    the last scale, then the ranks R of the heads' factors [N], their steps [N] as
+    float32, and the bytes of each (`Factors.to_bytes`); else the axes of each head's
+    differences [N] (bit a for axis a), and those differences [N, Hq, Wq, Hk, Wk].
     """
     heads, *grids = probs.shape
     rows = probs.reshape(heads, grids[0] * grids[1], grids[2] * grids[3])
@@ -124,38 +130,58 @@ def encode_layer(
     before = b"".join(np.asarray(f, "<f4").tobytes() for f in floats) + averages
 
     if signed:
-        number, codes = 0, quantize(rows, low, high, SCALES[0])
-        filters, coded = _filter_heads(codes.reshape(probs.shape))
+        codes = quantize(rows, low, high, SCALES[0])
+        coded = _as_differences(0, codes.reshape(probs.shape))
     else:
-        number, filters, coded = _fit(rows, high, probs.shape)
-    bits = [sum(1 << axis for axis in axes) for axes in filters]
-    return compress(before + bytes([number, *bits]) + coded)
+        coded = _fit(rows, high, probs.shape)
+    return compress(before + coded)
 
 
 def _fit(
     rows: Float[np.ndarray, "N queries keys"],
     high: Float[np.ndarray, "N queries"],
     shape: tuple[int, ...],
-) -> tuple[int, list[tuple[int, ...]], bytes]:
-    """The finest scale that keeps a layer in its share, its filters and differences."""
+) -> bytes:
+    """The first form of a layer that keeps it in its share, or the smallest."""
     budget = max(_LAYER_BYTES, _BYTES_PER_CODE * rows.size)
-    zero = np.zeros_like(high)
-    number, filters, coded = 0, [], b""
-    for number in range(1, len(SCALES)):
-        codes = quantize(rows, zero, high, SCALES[number]).reshape(shape)
-        filters, coded = _filter_heads(codes)
-        if len(coded) <= budget or _FINAL_SIZE * len(zlib.compress(coded, 1)) <= budget:
-            break
-    return number, filters, coded
+    sizes: dict[bytes, float] = {}
+    for number in (1, _FACTORS, *range(2, _FACTORS)):
+        if number == _FACTORS:
+            coded = _as_factors(rows, high)
+            if coded is None:
+                continue
+        else:
+            codes = quantize(rows, np.zeros_like(high), high, SCALES[number])
+            coded = _as_differences(number, codes.reshape(shape))
+        if len(coded) <= budget:
+            return coded
+        sizes[coded] = _FINAL_SIZE * len(zlib.compress(coded, 1))
+        if sizes[coded] <= budget:
+            return coded
+    return min(sizes, key=lambda form: sizes[form])
 
 
-def _filter_heads(
-    codes: UInt8[np.ndarray, "N Hq Wq Hk Wk"],
-) -> tuple[list[tuple[int, ...]], bytes]:
-    """The best filter of each head and the differences."""
+def _as_factors(
+    rows: Float[np.ndarray, "N queries keys"], high: Float[np.ndarray, "N queries"]
+) -> bytes | None:
+    """A layer as factors of its heads, None where a head has none."""
+    heads = []
+    for head, largest in zip(rows, high[..., None], strict=True):
+        shares = np.divide(head, largest, out=np.zeros(head.shape), where=largest > 0)
+        heads.append(factorize(shares, _FACTORS_ERROR))
+        if heads[-1] is None:
+            return None
+    ranks = bytes([_FACTORS, *(head.rank for head in heads)])
+    steps = np.array([head.step for head in heads], "<f4").tobytes()
+    return ranks + steps + b"".join(head.to_bytes() for head in heads)
+
+
+def _as_differences(number: int, codes: UInt8[np.ndarray, "N Hq Wq Hk Wk"]) -> bytes:
+    """A layer's codes of a scale, each head by the filter that suits it."""
     filters = [_best_filter(head) for head in codes]
+    bits = [sum(1 << axis for axis in axes) for axes in filters]
     heads = map(difference, codes, filters)
-    return filters, b"".join(head.tobytes() for head in heads)
+    return bytes([number, *bits]) + b"".join(head.tobytes() for head in heads)
 
 
 def compress(raw: bytes) -> bytes:

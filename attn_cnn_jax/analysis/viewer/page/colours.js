@@ -40,11 +40,11 @@ function paletteColour(share) {
   return PALETTE[Math.round(255 * Math.min(1, Math.max(0, share)))];
 }
 
-const codeColours = new Uint32Array(256);
+const codeColours = new Uint32Array(1024);
 
-// The colour of each of a map's 256 codes (the same array at every call).
+// The colour of each code of a map's scale (the same array at every call).
 function coloursOf(map, top, log) {
-  for (let code = 0; code < 256; code++)
+  for (let code = 0; code < map.scale.length; code++)
     codeColours[code] = paletteColour(place(decode(map, code), top, log));
   return codeColours;
 }

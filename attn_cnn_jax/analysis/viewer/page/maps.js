@@ -37,6 +37,35 @@ function sumAlong(codes, shape, axis) {
     for (let i = start + inner; i < start + block; i++) codes[i] += codes[i - inner];
 }
 
+// Codes of the last scale, the square root in equal steps, out of factors: ranks and
+// steps of the heads, then of each its integers, low bytes before high ones.
+function multiply(buffer, { heads, queries, keys, scale }) {
+  const codes = new Uint16Array(heads * queries * keys);
+  const ranks = new Uint8Array(buffer, 0, heads);
+  const steps = new Float32Array(buffer.slice(heads, 5 * heads));
+  const best = scale.length - 1;
+  let [at, to] = [5 * heads, 0];
+  for (let head = 0; head < heads; head++) {
+    const [rank, rows] = [ranks[head], queries + keys];
+    const bytes = new Uint8Array(buffer, at, 2 * rank * rows);
+    at += bytes.length;
+    const factors = new Float64Array(rank * rows); // [query or key, column]
+    for (let column = 0, i = 0; column < rank; column++)
+      for (let row = 0; row < rows; row++, i++) {
+        const zigzag = bytes[i] | (bytes[i + rank * rows] << 8);
+        factors[row * rank + column] = (zigzag >>> 1) ^ -(zigzag & 1);
+      }
+    const squared = steps[head] ** 2;
+    for (let query = 0; query < queries; query++)
+      for (let key = queries; key < rows; key++) {
+        let sum = 0;
+        for (let a = query * rank, b = key * rank, end = a + rank; a < end; ) sum += factors[a++] * factors[b++];
+        codes[to++] = Math.min(best, Math.round(best * Math.exp(0.5 * squared * sum)));
+      }
+  }
+  return codes;
+}
+
 function parseLayer(buffer, layer) {
   const shape = [...layer.query, ...layer.key];
   const queries = shape[0] * shape[1];
@@ -56,7 +85,13 @@ function parseLayer(buffer, layer) {
     maps.averageHigh = take(Float32Array, layer.heads);
     maps.averageCodes = take(Uint8Array, rows);
   }
-  maps.scale = data.scales[take(Uint8Array, 1)[0]];
+  const number = take(Uint8Array, 1)[0];
+  maps.scale = data.scales[number];
+  if (number === data.scales.length - 1) {
+    maps.codes = multiply(buffer.slice(at), maps);
+    maps.bytes += maps.codes.byteLength;
+    return maps;
+  }
   const axes = take(Uint8Array, layer.heads);
   maps.codes = take(Uint8Array, rows * keys);
   for (let head = 0; head < layer.heads; head++) {
