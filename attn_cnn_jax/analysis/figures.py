@@ -175,7 +175,7 @@ def _centers(subject: Subject) -> Named:
         plots.centers_over_training(
             [list(of_run.values()) for of_run in heads],
             title=_name(subject.run),
-            checkpoint_names=[f"epoch {run.epoch:g}" for run in runs],
+            checkpoint_names=[f"epoch {run.epoch:.4g}" for run in runs],
             layers=list(heads[0]),
         ),
     )
@@ -205,7 +205,7 @@ def _centers_layer(subject: Subject) -> Named:
             [of_run[subject.layer - 1][1] for of_run in heads],
             title=_name(subject.run),
             layer=name,
-            checkpoint_names=[f"epoch {run.epoch:g}" for run in runs],
+            checkpoint_names=[f"epoch {run.epoch:.4g}" for run in runs],
         ),
     )
 

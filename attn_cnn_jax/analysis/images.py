@@ -117,7 +117,7 @@ def _of_test_set(dataset: Dataset, first: int, last: int) -> Iterator[_Chosen]:
     for index in range(first, last + 1):
         about = dataset.class_names[dataset.test.labels[index]]
         if dataset.test.ids is not None:
-            about = f"{dataset.test.ids[index]}, {about}"
+            about = f"{about}, {dataset.test.ids[index]}"
         name = f"test image {index} ({about})"
         yield _Chosen(dataset.test.images[index], name, index)
 

@@ -61,7 +61,7 @@ class Run:
         """Run, model and checkpoint; and the mode where scores are of another one."""
         text = (
             f"{self.name} ({self.model_name}), step {self.step:,} "
-            f"(epoch {self.epoch:g})"
+            f"(epoch {self.epoch:.4g})"
         )
         if self.config.evaluate_in_training_mode:
             text += ", in evaluation mode (its scores: in training mode)"

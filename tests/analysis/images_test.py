@@ -42,7 +42,7 @@ def test_by_the_name_of_a_record(dataset):
     named = dataclasses.replace(dataset, test=test)
     chosen = choose_images(named, ["test_00004", "0"])
     assert chosen.indices == (4, 0)
-    assert chosen.names[0] == "test image 4 (test_00004, dog)"
+    assert chosen.names[0] == "test image 4 (dog, test_00004)"
     assert test.take(np.array([5, 2])).ids.tolist() == ["test_00002", "test_00000"]
     with pytest.raises(UserError, match="test_00006 is neither an index or a record"):
         choose_images(named, ["test_00006"])

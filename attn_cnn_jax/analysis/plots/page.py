@@ -20,7 +20,7 @@ _BOLD = 0.72  # as many bold ones
 
 def describe(maps: AttentionMaps) -> str:
     """The line that names the run, the model and the checkpoint of some maps."""
-    return maps.title or f"{maps.run}, step {maps.step:,} (epoch {maps.epoch:g})"
+    return maps.title or f"{maps.run}, step {maps.step:,} (epoch {maps.epoch:.4g})"
 
 
 class Page:
