@@ -13,7 +13,7 @@ PLACEMENTS = ("auto", "device", "host")
 
 # Bounds far above any training: beyond them NumPy or JAX would overflow, or memory.
 _MOST_EPOCHS, _LARGEST_BATCH, _LARGEST_PADDING = 2**24, 2**20, 2**10
-_LARGEST_INT, _LARGEST_RATE = 2**31, 2**20
+_LARGEST_INT, _LARGEST_RATE = 2**31, 1e38  # a float32
 
 
 def check(config: ConfigDict) -> None:
