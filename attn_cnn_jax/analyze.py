@@ -24,14 +24,14 @@ from attn_cnn_jax import checkpoint, command_line
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.analysis import ablation, figures, heads, plots, pruning
 from attn_cnn_jax.analysis.averages import VARIANTS
-from attn_cnn_jax.analysis.curves import run_curves
 from attn_cnn_jax.analysis.images import ChosenImages, choose_images
 from attn_cnn_jax.analysis.lazy_maps import LazyMaps
-from attn_cnn_jax.analysis.runs import Run
 from attn_cnn_jax.analysis.subject import Subject
-from attn_cnn_jax.analysis.tables import write_tables
 from attn_cnn_jax.analysis.viewer import write_viewer
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.results.curves import run_curves
+from attn_cnn_jax.results.tables import write_tables
+from attn_cnn_jax.run import Run
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
 _WORKDIRS = flags.DEFINE_multi_string(

@@ -15,8 +15,8 @@ from attn_cnn_jax import config as config_lib
 from attn_cnn_jax import train
 from attn_cnn_jax.analysis import figures, parameters
 from attn_cnn_jax.analysis.images import choose_images
-from attn_cnn_jax.analysis.runs import Run
 from attn_cnn_jax.analysis.subject import Subject
+from attn_cnn_jax.run import Run
 
 ROOT = pathlib.Path(__file__).parent.parent
 AXES = ("row", "col")

@@ -23,9 +23,9 @@ from jaxtyping import Array, Bool, Int, UInt8
 from tqdm import tqdm
 
 from attn_cnn_jax import data, models
-from attn_cnn_jax.analysis.runs import Run
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import VALUE_AXES
+from attn_cnn_jax.run import Run
 
 _COLUMNS = (
     "run",

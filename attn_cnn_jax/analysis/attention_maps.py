@@ -15,8 +15,8 @@ from jaxtyping import UInt8
 from tqdm import tqdm
 
 from attn_cnn_jax.analysis.layers import tokens_to_grid
-from attn_cnn_jax.analysis.runs import Run
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.run import Run
 
 _MAX_BYTES = 256 * 2**20  # of the maps of a batch, where no batch size is given
 

@@ -13,9 +13,9 @@ from attn_cnn_jax.analysis.queries import (
     mean_query_attention,
     query_attention,
 )
-from attn_cnn_jax.analysis.runs import Run
 from attn_cnn_jax.analysis.subject import Subject
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.run import Run
 
 Named = Iterator[tuple[str, plots.Figure]]
 _CLASS_TOKEN = "class token dropped"

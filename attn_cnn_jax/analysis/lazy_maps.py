@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from attn_cnn_jax.analysis.attention_maps import AttentionMaps, attention_maps
 from attn_cnn_jax.analysis.images import ChosenImages
-from attn_cnn_jax.analysis.runs import Run
+from attn_cnn_jax.run import Run
 
 
 class LazyMaps(Sequence[AttentionMaps]):

@@ -15,7 +15,7 @@ from attn_cnn_jax.analysis.attention_maps import (
 from attn_cnn_jax.analysis.heads import COVERING_MASS, HeadTable, head_statistics
 from attn_cnn_jax.analysis.images import ChosenImages
 from attn_cnn_jax.analysis.queries import parse_query
-from attn_cnn_jax.analysis.runs import Run
+from attn_cnn_jax.run import Run
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,11 +8,11 @@ from flax import linen as nn
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import checkpoint, data, models
-from attn_cnn_jax.analysis import runs
+from attn_cnn_jax import run as runs
 from attn_cnn_jax.analysis.attention_maps import attention_maps, iter_attention_maps
-from attn_cnn_jax.analysis.runs import Run
 from attn_cnn_jax.config import resnet
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.run import Run
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from attn_cnn_jax.analysis.layers import sown_layers, tokens_to_grid
+from attn_cnn_jax.analysis.layers import tokens_to_grid
+from attn_cnn_jax.models.layers import sown_layers
 
 
 def names_and_values(tree, model="self_attention") -> list:

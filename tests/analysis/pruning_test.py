@@ -10,8 +10,8 @@ from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.analysis.attention_maps import attention_maps
 from attn_cnn_jax.analysis.heads import as_text, head_statistics
 from attn_cnn_jax.analysis.pruning import degenerate_heads, prune, without_heads
-from attn_cnn_jax.analysis.runs import Run
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.run import Run
 
 
 def drawn(config, seed=0):

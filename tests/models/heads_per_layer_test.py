@@ -14,11 +14,11 @@ from ml_collections import config_flags
 
 from attn_cnn_jax import checkpoint, models
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax.analysis.layers import sown_layers
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import from_attention_cnn, to_attention_cnn
 from attn_cnn_jax.models.attention import HEAD_AXES
 from attn_cnn_jax.models.flops import paper_flops, program_flops
+from attn_cnn_jax.models.layers import sown_layers
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 OWN_HEADS = sorted(set(config_lib.ATTENTION_FIELDS) - {"multi_head"})

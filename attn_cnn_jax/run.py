@@ -1,4 +1,4 @@
-"""A run as analysis sees it: one checkpoint, its data, its model, its forward pass."""
+"""A run: a workdir that was trained, its checkpoint, data, model and forward pass."""
 
 import os
 import pathlib
@@ -12,14 +12,16 @@ from jaxtyping import Array
 
 from attn_cnn_jax import checkpoint as checkpoint_lib
 from attn_cnn_jax import data, models
-from attn_cnn_jax.analysis.layers import sown_layers
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.layers import sown_layers
 
 
 class Run:
-    """A run that is loaded once, for several figures of it.
+    """A workdir that was trained, at one of its checkpoints; all is read when needed.
 
-    `name`, `step`, `config` and `variables` (NumPy) are those of the checkpoint (last,
-    best or a step). `data_dir` replaces the one of the config.
+    `config` is that of `config.json`, with `data_dir` in place of its own where that is
+    given; `step` and `variables` (NumPy) are those of the checkpoint (last, best or a
+    step). Raises a `UserError` where the folder is not the workdir of a run.
     """
 
     def __init__(
@@ -30,11 +32,28 @@ class Run:
     ) -> None:
         self.workdir = pathlib.Path(workdir).absolute()
         self.name = self.workdir.name
-        loaded = checkpoint_lib.load(self.workdir, checkpoint)
-        self.step, self.config = loaded.step, loaded.config
-        self.variables = loaded.variables
+        config = checkpoint_lib.read_config(self.workdir)
+        if config is None:
+            raise UserError(f"{workdir} is not the workdir of a run.")
+        self.config = config
         if data_dir is not None:
-            self.config.dataset.data_dir = data_dir
+            config.dataset.data_dir = data_dir
+        self._which = checkpoint
+
+    @cached_property
+    def checkpoint(self) -> checkpoint_lib.Checkpoint:
+        """The checkpoint itself, read and verified."""
+        return checkpoint_lib.load(self.workdir, self._which)
+
+    @property
+    def step(self) -> int:
+        """The updates up to the checkpoint."""
+        return self.checkpoint.step
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The variables of the checkpoint, as NumPy arrays."""
+        return self.checkpoint.variables
 
     @cached_property
     def dataset(self) -> data.Dataset:

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from attn_cnn_jax.analysis import tables
-from attn_cnn_jax.analysis.summaries import read_runs
-from attn_cnn_jax.analysis.tables import Cell, to_markdown
+from attn_cnn_jax.results import tables
+from attn_cnn_jax.results.summaries import read_runs
+from attn_cnn_jax.results.tables import Cell, to_markdown
 
 
 def test_mean_and_sample_deviation_over_seeds(make_run, evaluated_each_epoch, values):

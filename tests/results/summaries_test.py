@@ -5,9 +5,9 @@ import warnings
 
 import pytest
 
-from attn_cnn_jax.analysis import tables
-from attn_cnn_jax.analysis.summaries import read_runs
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.results import tables
+from attn_cnn_jax.results.summaries import read_runs
 
 
 def test_trained_to_the_end_but_not_evaluated_is_unfinished(make_run):

@@ -3,24 +3,24 @@
     runs = read_runs(["runs/resnet18_seed1", "runs/resnet18_seed2"])
     print(to_markdown(table(1, runs)))
 
-What was published stands in `analysis/published.json`; all else comes from workdirs.
+What was published stands in `results/published.json`; all else comes from workdirs.
 """
 
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
 
-from attn_cnn_jax.analysis.summaries import RunSummary, read_run, read_runs
-from attn_cnn_jax.analysis.tables.hyper_parameters import hyper_parameter_table
-from attn_cnn_jax.analysis.tables.results import other_runs, results_table
-from attn_cnn_jax.analysis.tables.table import (
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.results.summaries import RunSummary, read_run, read_runs
+from attn_cnn_jax.results.tables.hyper_parameters import hyper_parameter_table
+from attn_cnn_jax.results.tables.results import other_runs, results_table
+from attn_cnn_jax.results.tables.table import (
     Cell,
     Column,
     Table,
     to_csv,
     to_markdown,
 )
-from attn_cnn_jax.errors import UserError
 
 __all__ = [
     "Cell",

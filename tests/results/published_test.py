@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from attn_cnn_jax.analysis import published, tables
-from attn_cnn_jax.analysis.tables import to_csv, to_markdown
+from attn_cnn_jax.results import published, tables
+from attn_cnn_jax.results.tables import to_csv, to_markdown
 
 ROOT = Path(__file__).parents[2]
 NO_ROW = {"laptop", "quickstart"}
@@ -297,4 +297,4 @@ def test_what_confounds_a_table_stands_beside_it(parse_markdown):
 def test_the_data_file_is_packaged():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     data = project["tool"]["setuptools"]["package-data"]
-    assert "published.json" in data["attn_cnn_jax.analysis"]
+    assert "published.json" in data["attn_cnn_jax.results"]

@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Float
 
 from attn_cnn_jax.analysis import plots
-from attn_cnn_jax.analysis.summaries import (
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.results.summaries import (
     RunSummary,
     Series,
     group_by_seed,
     read_runs,
 )
-from attn_cnn_jax.errors import UserError
 
 _MOST_FIELDS = 3  # that tell runs of equal names apart
 

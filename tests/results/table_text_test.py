@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from attn_cnn_jax.analysis import tables
-from attn_cnn_jax.analysis.summaries import read_runs
-from attn_cnn_jax.analysis.tables import Cell, Column, Table, to_csv, to_markdown
-from attn_cnn_jax.analysis.tables.table import escape
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.results import tables
+from attn_cnn_jax.results.summaries import read_runs
+from attn_cnn_jax.results.tables import Cell, Column, Table, to_csv, to_markdown
+from attn_cnn_jax.results.tables.table import escape
 
 HOSTILE = (
     "a|b\n## `x` <script>alert(1)</script> [l](http://h) *e* \\| _i_ \u202e ~s~ &lt;"

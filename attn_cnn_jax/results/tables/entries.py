@@ -4,9 +4,9 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
 
-from attn_cnn_jax.analysis.costs import Bench
-from attn_cnn_jax.analysis.summaries import RunSummary, Score, group_by_seed
-from attn_cnn_jax.analysis.tables.table import Cell
+from attn_cnn_jax.results.costs import Bench
+from attn_cnn_jax.results.summaries import RunSummary, Score, group_by_seed
+from attn_cnn_jax.results.tables.table import Cell
 
 
 @dataclasses.dataclass(frozen=True)

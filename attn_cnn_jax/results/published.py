@@ -61,7 +61,7 @@ def load() -> dict[str, Any]:
 
 @functools.cache
 def _load() -> dict[str, Any]:
-    folder = importlib.resources.files("attn_cnn_jax.analysis")
+    folder = importlib.resources.files("attn_cnn_jax.results")
     return json.loads(folder.joinpath("published.json").read_text(encoding="utf-8"))
 
 

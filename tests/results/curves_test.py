@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from attn_cnn_jax.analysis.curves import curves, run_curves
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.results.curves import curves, run_curves
 
 
 def test_seeds_of_a_config_are_one_curve(make_run):

@@ -18,15 +18,15 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax import checkpoint, metrics
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax.analysis import published
-from attn_cnn_jax.analysis.costs import (
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.results import published
+from attn_cnn_jax.results.costs import (
     Bench,
     count_parameters,
     finite,
     one_line,
     read_bench,
 )
-from attn_cnn_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attn_cnn_jax.analysis import published
-from attn_cnn_jax.analysis.summaries import RunSummary
-from attn_cnn_jax.analysis.tables.entries import Entry, gather
-from attn_cnn_jax.analysis.tables.table import Cell, Column, Footnotes, Kind, Table
+from attn_cnn_jax.results import published
+from attn_cnn_jax.results.summaries import RunSummary
+from attn_cnn_jax.results.tables.entries import Entry, gather
+from attn_cnn_jax.results.tables.table import Cell, Column, Footnotes, Kind, Table
 
 # Heading and kind of what the papers publish, where a table has it.
 _PUBLISHED: dict[str, tuple[str, Kind]] = {

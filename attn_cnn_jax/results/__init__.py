@@ -1,0 +1,1 @@
+"""Runs held against the papers: published numbers, tables beside them, curves."""
