@@ -1,4 +1,4 @@
-"""How every command of the package starts, and how it tells a user what is wrong."""
+"""The start of every command, and the way it tells a user what is wrong."""
 
 import os
 import sys
@@ -51,7 +51,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 
 
 def _distributed() -> bool:
-    """Whether JAX's distributed runtime is up; its exit handler waits for peers."""
+    """Tell if JAX's distributed runtime is up: its exit handler waits for peers."""
     return jax.distributed.is_initialized()
 
 
@@ -80,7 +80,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _config_files(argv: Sequence[str]) -> list[str]:
-    """Paths that stand behind --config, with a space or with an equals sign."""
+    """Return the paths behind --config, with a space or with an equals sign."""
     files = []
     for argument, following in zip(argv, [*argv[1:], ""], strict=True):
         name, equals, value = argument.partition("=")
@@ -90,10 +90,10 @@ def _config_files(argv: Sequence[str]) -> list[str]:
 
 
 def _explain(error: Exception, config_files: Sequence[str]) -> str:
-    """What is wrong with the flags or in a config file, and where, in a line.
+    """Say in a line what is wrong with the flags or in a config file, and where.
 
-    ml_collections puts whole tracebacks into messages; what was raised last, at the
-    end, is what the user has to know.
+    ml_collections puts whole tracebacks into messages; the user has to know the error
+    at the end, which was raised last.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = lines or [type(error).__name__]
@@ -112,7 +112,7 @@ def _explain(error: Exception, config_files: Sequence[str]) -> str:
 
 
 def _line_of_config(error: Exception, config_files: Sequence[str]) -> str | None:
-    """FILE, line N: the last line of a config file on the way to the error."""
+    """Return "FILE, line N" of the config file's last line on the way to the error."""
     places = [
         (frame.filename, frame.lineno)
         for frame in traceback.extract_tb(error.__traceback__)

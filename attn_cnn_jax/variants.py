@@ -10,9 +10,8 @@ from typing import Any
 
 from flax import linen as nn
 
-from attn_cnn_jax import config
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention import ATTENTIONS
+from attn_cnn_jax.models import attention
 
 # The files of the variants that were added. A file is imported under one name for
 # --config and under another for --variant, so that names of modules do not tell.
@@ -22,15 +21,14 @@ _FILES: dict[str, str] = {}
 def add_attention(name: str, layer: Callable[..., nn.Module], **fields: Any) -> None:
     """Make `layer` the attention called `name`, with these fields and their defaults.
 
-    The network builds it as `layer(num_heads, dropout_rate, param_dtype, **fields)` and
-    calls it as `models.attention` says. The same file may be imported twice; a name of
-    the package's own, or of another file, is refused with a `ValueError`.
+    As `models.attention.add_attention`, but the same file may be imported twice, and a
+    name of the package's own, or of another file, is refused with a `ValueError`.
     """
     file = _running_file()
-    if name in ATTENTIONS and _FILES.get(name) != file:
+    if name in attention.ATTENTIONS and _FILES.get(name) != file:
         raise ValueError(f"there is an attention called {name} already")
-    ATTENTIONS[name], _FILES[name] = layer, file
-    config.ATTENTION_FIELDS[name] = dict(fields)
+    attention.add_attention(name, layer, **fields)
+    _FILES[name] = file
 
 
 def load(path: str | os.PathLike) -> None:
@@ -55,7 +53,7 @@ def load(path: str | os.PathLike) -> None:
 
 
 def _running_file() -> str:
-    """The file whose top level is running, that is, which is being imported."""
+    """Return the file whose top level is running, that is, which is being imported."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back

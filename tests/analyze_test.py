@@ -188,7 +188,7 @@ def test_layers_without_heads_are_drawn_as_such(runs, kind, num_heads):
 def test_scores_of_offsets_are_those_that_the_grid_has(runs):
     """Tables reach to 15 pixels; on a grid of 4 x 4 no offset is longer than 3."""
     run = Run(runs("learned_wo_content"))
-    tables = parameters.position_scores(run.config.model, run.variables, (4, 4))
+    tables = parameters.position_scores(run.model, run.variables, (4, 4))
     layer = run.variables["params"]["block_1"]["attention"]
     whole = [layer[f"{axis}_embeddings"] @ layer[f"{axis}_keys"] for axis in AXES]
     assert tables["layer 2"].shape == (4, 7, 7) and len(whole[0]) == 31

@@ -23,6 +23,7 @@ from attn_cnn_jax.config import (
 )
 from attn_cnn_jax.config.record import flatten
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention import ATTENTIONS
 
 BLOCKS = ("self_attention", "resnet", "san", "san_hierarchical", "vit")
 TINY: dict[str, dict[str, Any]] = {
@@ -335,7 +336,7 @@ def test_every_field_has_its_row():
     """`name` is a field like the others where one block has several names."""
     assert set(EFFECTS["training"]) == set(flatten(base_config()))
     fields = {block: set() for block in BLOCKS}
-    for attention in config_lib.ATTENTION_FIELDS:
+    for attention in ATTENTIONS:
         for block in BLOCKS:
             fields[block] |= set(flatten(model_block(block, attention)))
     for block in BLOCKS:

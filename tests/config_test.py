@@ -21,9 +21,9 @@ from attn_cnn_jax.config import (
 )
 from attn_cnn_jax.config.record import flatten
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention import ATTENTIONS
 
 FILES = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))
-ATTENTIONS = sorted(config_lib.ATTENTION_FIELDS)
 
 
 def row(path: Path, options: str = "") -> ConfigDict:
@@ -213,7 +213,7 @@ def setting(block: str, field: str) -> ConfigDict:
     if block not in ("training", "self_attention"):
         return full("resnet18" if block == "resnet" else block)
     last = field.rsplit(".", 1)[-1]
-    having = [name for name in ATTENTIONS if last in config_lib.ATTENTION_FIELDS[name]]
+    having = [name for name in ATTENTIONS if last in ATTENTIONS[name].fields]
     config = full("quadratic_isotropic" if not having else having[0])
     if field.startswith("schedule.drop"):
         config.schedule.name = "multistep"

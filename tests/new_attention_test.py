@@ -5,12 +5,15 @@ import re
 import subprocess
 import sys
 
+import jax
 import pytest
 
+from attn_cnn_jax import checkpoint, evaluate, models, train, variants
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax import evaluate, train, variants
+from attn_cnn_jax.analysis.pruning import prune
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import ATTENTIONS, QuadraticAttention
+from attn_cnn_jax.models.flops import paper_flops
 
 ROOT = pathlib.Path(__file__).parent.parent
 GUIDE = (ROOT / "docs/new_attention.md").read_text(encoding="utf-8")
@@ -24,7 +27,6 @@ def window(tmp_path):
     path.write_text(code, encoding="utf-8")
     yield path
     ATTENTIONS.pop("window", None)
-    config_lib.ATTENTION_FIELDS.pop("window", None)
 
 
 def test_the_guides_own_tests_pass(window):
@@ -43,9 +45,70 @@ def test_the_guides_layer_trains_and_is_evaluated(window, tiny_config, tmp_path)
     result = train.train(config, tmp_path / "run")
     again = evaluate.evaluate_run(tmp_path / "run")
     assert again["accuracy"] == result["accuracy"]
-    config.model.attention["radius"] = 0
-    with pytest.raises(UserError, match="attention.radius is 0"):
+    for radius in (0, -1):  # the range of a field of one's own is one's own
+        config.model.attention["radius"] = radius
         config_lib.check(config)
+    removal = prune(tmp_path / "run", tmp_path / "pruned", heads=["1:1"])
+    assert removal.parameters[0] - removal.parameters[1] == 16 * 16 + 9
+    assert evaluate.evaluate_run(tmp_path / "pruned")["images"] == 360
+
+
+UNDECLARED = """
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+from attn_cnn_jax.models.attention import PixelAttention, value_params
+from attn_cnn_jax.models.scores import mix
+from attn_cnn_jax.variants import add_attention
+
+class Blind(nn.Module):
+    num_heads: int
+    dropout_rate: float
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, x, keys=None, *, train):
+        kernel, bias = value_params(self, self.num_heads, x.shape[-1], self.param_dtype)
+        grid = x.shape[1:3]
+        probs = jnp.full((1, self.num_heads, *grid, *grid), 1 / (grid[0] * grid[1]))
+        self.sow("intermediates", "attention", probs)
+        return mix(x, probs, kernel) + bias[None, None, None], keys
+
+class Half(PixelAttention):
+    def scores(self, x, keys):
+        self.param("gains", nn.initializers.ones, (self.num_heads,), self.param_dtype)
+        return jnp.zeros((1, self.num_heads, *x.shape[1:3], *x.shape[1:3])), keys
+
+add_attention("blind", Blind)
+add_attention("half", Half)
+"""
+
+
+@pytest.mark.parametrize("name", ["blind", "half"])
+def test_heads_of_a_layer_that_does_not_declare_them_are_not_removed(
+    name, tiny_config, tmp_path
+):
+    """Without an axis for every parameter the pruned run could not be evaluated."""
+    path = tmp_path / "undeclared.py"
+    path.write_text(UNDECLARED)
+    variants.load(path)
+    try:
+        config = tiny_config()
+        config.model.attention = {"name": name, "dropout_rate": 0.0}
+        model = models.build(config.model, 10)
+        variables = jax.jit(
+            lambda: models.initial_variables(model, jax.random.key(0), (8, 8, 1))
+        )()
+        checkpoint.write_variables(tmp_path / "run", config, jax.device_get(variables))
+        with pytest.raises(UserError, match=f"{name} does not declare the head ax"):
+            prune(tmp_path / "run", tmp_path / "pruned", heads=["1:1"])
+        assert not (tmp_path / "pruned").exists()
+        known = paper_flops(model, variables, (8, 8, 1))
+        assert (known is None) == (name == "blind")
+    finally:
+        for own in ("blind", "half"):
+            ATTENTIONS.pop(own, None)
 
 
 def test_a_run_of_a_variant_that_was_not_added_names_it(tiny_config):
@@ -58,7 +121,7 @@ def test_a_run_of_a_variant_that_was_not_added_names_it(tiny_config):
 def test_a_name_of_the_package_is_not_taken():
     with pytest.raises(ValueError, match="quadratic_isotropic already"):
         variants.add_attention("quadratic_isotropic", QuadraticAttention)
-    assert ATTENTIONS["quadratic_isotropic"] is not QuadraticAttention
+    assert ATTENTIONS["quadratic_isotropic"].layer is not QuadraticAttention
 
 
 def test_a_class_of_the_same_name_does_not_take_it(tmp_path):
@@ -94,7 +157,7 @@ def test_a_file_may_add_a_partial_twice(window, monkeypatch):
     variants.load(window)
     monkeypatch.chdir(window.parent)
     variants.load(window.name)
-    assert ATTENTIONS["window"].func.__name__ == "WindowAttention"
+    assert ATTENTIONS["window"].layer.__name__ == "WindowAttention"
 
 
 @pytest.mark.parametrize("text, said", [(None, "not a Python"), ("1/0", "ZeroDiv")])

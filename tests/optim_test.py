@@ -12,9 +12,9 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax import models, optim
+from attn_cnn_jax.models.attention import ATTENTIONS
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-ATTENTIONS = sorted(config_lib.ATTENTION_FIELDS)
 
 
 def row(name: str, options: str = "") -> ConfigDict:

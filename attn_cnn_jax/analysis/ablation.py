@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from attn_cnn_jax import data, models
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention import VALUE_AXES
+from attn_cnn_jax.models import AttentionParams
 from attn_cnn_jax.run import Run
 
 _COLUMNS = (
@@ -165,8 +165,8 @@ class _Layers:
     """A network that can be run from any of its layers on."""
 
     run: Run
-    blocks: tuple[str, ...]  # the name of each layer's block
-    num_heads: tuple[int, ...]
+    layers: tuple[AttentionParams, ...]
+    values: Mapping[str, int]  # the head axis of each parameter that makes values
 
     @classmethod
     def of(cls, run: Run) -> "_Layers":
@@ -176,11 +176,23 @@ class _Layers:
                 f"{run.name} is a {config.name}: only heads of self_attention and vit "
                 "can be switched off."
             )
-        numbers = range(model.num_layers)
-        blocks = tuple(
-            "block" if model.share_weights else f"block_{i}" for i in numbers
+        facts = getattr(model.attention_layer, "parameters", {})
+        values = {name: fact.head_axis for name, fact in facts.items() if fact.is_value}
+        if not values:
+            raise UserError(
+                f"the attention {config.attention.name} does not declare which of its "
+                "parameters make values (`is_value` in the layer's `parameters`)."
+            )
+        layers = models.attention_params(model, run.variables)
+        return cls(run, tuple(layers * (model.num_layers // len(layers))), values)
+
+    @property
+    def num_heads(self) -> tuple[int, ...]:
+        """The heads of each layer; one that has lost all of them has no values."""
+        return tuple(
+            next((p[n].shape[axis] for n, axis in self.values.items() if n in p), 0)
+            for p in (layer.params for layer in self.layers)
         )
-        return cls(run, blocks, tuple(_num_heads(run.variables, b) for b in blocks))
 
     def answers(
         self, rows: Int[np.ndarray, "B"]
@@ -234,37 +246,35 @@ class _Layers:
     @functools.cached_property
     def _rest(self) -> Callable[..., Array]:
         """The network from `layer` on, with one head of that layer switched off."""
-        model, blocks = self.run.model, self.blocks
+        model = self.run.model
 
         @functools.partial(jax.jit, static_argnames="layer")
         def rest(variables, x, keys, labels, head, *, layer: int) -> Array:
-            without = switched_off(variables, blocks[layer], head)
+            path = self.layers[layer].path
+            without = switched_off(variables, path, self.values, head)
             x, keys = _apply_layer(model, without, x, keys, layer=layer)
-            for above in range(layer + 1, len(blocks)):
+            for above in range(layer + 1, len(self.layers)):
                 x, keys = _apply_layer(model, variables, x, keys, layer=above)
             return _are_right(model, variables, x, labels)
 
         return rest
 
 
-def switched_off(variables: Mapping[str, Any], block: str, head: Any) -> dict[str, Any]:
-    """`variables` with the values of a head (from 0, may be traced) of a block zero."""
+def switched_off(
+    variables: Mapping[str, Any], path: str, values: Mapping[str, int], head: Any
+) -> dict[str, Any]:
+    """Return `variables` where a head (from 0, may be traced) of a layer adds nothing.
+
+    `path` leads to the layer's attention; `values` are its parameters to be 0 in that
+    head, with the axis of each that counts heads.
+    """
     flat: dict[str, Any] = traverse_util.flatten_dict(dict(variables), sep="/")
-    for path, axis in VALUE_AXES.items():
-        key = f"params/{block}/attention/{path}"
+    for name, axis in values.items():
+        key = f"{path}/{name}"
         if key in flat:
             parts = jnp.moveaxis(flat[key], axis, 0)
             flat[key] = jnp.moveaxis(parts.at[head].set(0), 0, axis)
     return traverse_util.unflatten_dict(flat, sep="/")
-
-
-def _num_heads(variables: Mapping[str, Any], block: str) -> int:
-    attention: Any = variables["params"][block]["attention"]
-    flat: dict[str, Any] = traverse_util.flatten_dict(attention, sep="/")
-    counts = {
-        flat[path].shape[axis] for path, axis in VALUE_AXES.items() if path in flat
-    }
-    return counts.pop() if counts else 0
 
 
 def _apply_layer(model: nn.Module, variables: Any, x: Any, keys: Any, *, layer: int):

@@ -23,15 +23,15 @@ _CLASS_TOKEN = "class token dropped"
 
 def available(run: Run) -> tuple[str, ...]:
     """The figures that a run can show, in the order of `FIGURES`."""
-    attention = parameters.attention_name(run.config.model)
+    layer = getattr(run.model, "attention_layer", None)
     names = ["curves"]
     if run.layers:
         taps = run.layers[0][1].ndim == 5
         names += ["taps"] if taps else ["query", "query_mean", "average"]
         names += ["heads", "viewer"]
-    if attention in parameters.QUADRATIC:
+    if hasattr(layer, "gaussians"):
         names += ["centers", "centers_end", "centers_layer"]
-    if attention in parameters.POSITION_SCORED:
+    if hasattr(layer, "offset_scores"):
         names += ["positions"]
     return tuple(name for name in (*FIGURES, "curves", "viewer") if name in names)
 
@@ -215,13 +215,13 @@ def _name(run: Run) -> str:
 
 
 def _gaussians(run: Run) -> dict[str, plots.GaussianHeads]:
-    return parameters.quadratic_heads(run.config.model, run.variables)
+    return parameters.quadratic_heads(run.model, run.variables)
 
 
 def _positions(subject: Subject) -> Named:
     run = subject.run
     grid = run.layers[0][1].shape[2:4]
-    tables = parameters.position_scores(run.config.model, run.variables, grid)
+    tables = parameters.position_scores(run.model, run.variables, grid)
     yield (
         "positions",
         plots.position_scores(

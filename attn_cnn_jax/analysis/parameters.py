@@ -4,87 +4,56 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from flax import linen as nn
 from jaxtyping import Float
 
+from attn_cnn_jax import models
 from attn_cnn_jax.analysis.plots import GaussianHeads
 from attn_cnn_jax.errors import UserError
-
-QUADRATIC = ("quadratic_isotropic", "quadratic_nonisotropic")
-POSITION_SCORED = ("learned_wo_content", "learned_w_content_v1")
-
-
-def attention_name(config_model: Any) -> str:
-    """The attention of a self-attention network, "" for other networks."""
-    if config_model["name"] != "self_attention":
-        return ""
-    return config_model["attention"]["name"]
+from attn_cnn_jax.models.attention import HeadlessAttention
 
 
 def quadratic_heads(
-    config_model: Any, variables: Mapping[str, Any]
+    model: nn.Module, variables: Mapping[str, Any]
 ) -> dict[str, GaussianHeads]:
-    """Centre and precision of every head, by layer (a shared block is one layer).
+    """Return centre and precision of every head, by layer (a shared block is one).
 
-    A layer may have no heads.
+    A layer may have no heads. Raises a `UserError` for attention without centres.
     """
-    if attention_name(config_model) not in QUADRATIC:
-        raise UserError("only quadratic attention has centres to show.")
+    gaussians = _fact(model, "gaussians", "only quadratic attention has centres.")
     heads = {}
-    for name, layer in _attention_layers(config_model, variables):
-        if "spreads" not in layer:
-            heads[name] = GaussianHeads(np.zeros((0, 2)), np.zeros((0, 2, 2)))
-            continue
-        spreads = np.asarray(layer["spreads"], np.float64)
-        if spreads.ndim == 1:
-            precisions = spreads[:, None, None] ** 2 * np.eye(2)
-        else:
-            precisions = spreads @ spreads.transpose(0, 2, 1)
-        heads[name] = GaussianHeads(np.asarray(layer["centers"], float), precisions)
+    for layer in models.attention_params(model, variables):
+        centers, precisions = np.zeros((0, 2)), np.zeros((0, 2, 2))
+        if layer.params.keys() - HeadlessAttention.parameters:
+            centers, precisions = gaussians(layer.params)
+        heads[layer.name] = GaussianHeads(
+            np.asarray(centers, float), np.asarray(precisions, float)
+        )
     return heads
 
 
 def position_scores(
-    config_model: Any, variables: Mapping[str, Any], grid: tuple[int, int]
+    model: nn.Module, variables: Mapping[str, Any], grid: tuple[int, int]
 ) -> dict[str, Float[np.ndarray, "_ rows columns"]]:
-    """Learned scores of the offsets that a `grid` of H x W pixels has, by layer.
+    """Return the learned scores of the offsets of a `grid` of H x W pixels, by layer.
 
-    [N, 2H - 1, 2W - 1], offset (row, column) at [row + H - 1, column + W - 1]; what the
-    parameters hold beyond is never looked up and so never trained. The score is
-    row_key . row[offset] + col_key . col[offset] (paper, section 4.3), as far as it
-    does not depend on the image; where queries meet the positions there is no such
-    table. A layer may have no heads.
+    [N, 2H - 1, 2W - 1], see `offset_scores` of the layer. A layer may have no
+    heads. Raises a `UserError` for attention that does not score offsets alike for all
+    images.
     """
-    if attention_name(config_model) not in POSITION_SCORED:
-        raise UserError(
-            f"only {' and '.join(POSITION_SCORED)} score offsets alike for all images."
-        )
+    complaint = "only learned positions that no query meets score offsets alike."
+    scores = _fact(model, "offset_scores", complaint)
     tables = {}
-    for name, layer in _attention_layers(config_model, variables):
-        if "row_embeddings" not in layer:
-            tables[name] = np.zeros((0, 2 * grid[0] - 1, 2 * grid[1] - 1))
-            continue
-        rows, cols = (
-            _axis_scores(layer[f"{axis}_embeddings"], layer[f"{axis}_keys"], length)
-            for axis, length in zip(("row", "col"), grid, strict=True)
-        )
-        tables[name] = (rows[:, :, None] + cols[:, None, :]).astype(np.float64)
+    for layer in models.attention_params(model, variables):
+        table = np.zeros((0, 2 * grid[0] - 1, 2 * grid[1] - 1))
+        if layer.params.keys() - HeadlessAttention.parameters:
+            table = scores(layer.params, grid)
+        tables[layer.name] = np.asarray(table, np.float64)
     return tables
 
 
-def _axis_scores(
-    embeddings: Any, keys: Any, length: int
-) -> Float[np.ndarray, "N offsets"]:
-    """Scores of the offsets along an axis of that length, -(length - 1) first."""
-    zero = len(embeddings) // 2
-    there = slice(zero - length + 1, zero + length)
-    return (np.asarray(embeddings)[there] @ np.asarray(keys)).T
-
-
-def _attention_layers(config_model: Any, variables: Mapping[str, Any]):
-    params = variables["params"]
-    if config_model["share_weights"]:
-        return [("all layers", params["block"]["attention"])]
-    return [
-        (f"layer {i + 1}", params[f"block_{i}"]["attention"])
-        for i in range(config_model["num_layers"])
-    ]
+def _fact(model: nn.Module, name: str, complaint: str) -> Any:
+    fact = getattr(getattr(model, "attention_layer", None), name, None)
+    if fact is None:
+        raise UserError(complaint)
+    return fact

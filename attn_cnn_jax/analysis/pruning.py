@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 from flax import traverse_util
-from jaxtyping import Float
+from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import checkpoint as checkpoint_lib
 from attn_cnn_jax import models
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention import HEAD_AXES
+from attn_cnn_jax.models import AttentionParams
+from attn_cnn_jax.models.attention import HeadlessAttention, Parameter
 
 MIN_PRECISION = 1e-5  # of the original
 MAX_CONDITION = 1000.0
@@ -65,21 +66,21 @@ def degenerate_heads(
 ) -> list[list[tuple[int, str]]]:
     """(head from 1, reason) of the degenerate quadratic heads of each layer.
 
-    Degenerate: isotropic, spread^2 < `min_precision`; else, with e the eigenvalues of
-    A^T A of the spread A, max e / min e > `max_condition` or max e < `min_precision`.
+    Degenerate: with e the eigenvalues of the precision, max e / min e > `max_condition`
+    or max e < `min_precision`.
     Such a head attends to all pixels alike, or to a whole line of them. Of shared
     weights there is one layer. Raises a `UserError` for another attention.
     """
-    _own_heads(config)
-    if not config.model.attention.name.startswith("quadratic"):
+    gaussians = getattr(_layer_with_own_heads(config), "gaussians", None)
+    if gaussians is None:
         raise UserError(
             f"heads of {config.model.attention.name} do not degenerate, as those of "
             "quadratic attention do: name the heads, layer:head."
         )
     found = []
-    for params in _attentions(config, variables).values():
-        spreads = np.asarray(params.get("spreads", ()), np.float64)
-        reasons = [_degeneracy(s, min_precision, max_condition) for s in spreads]
+    for layer in _attentions(config, variables):
+        precisions = gaussians(layer.params)[1] if "spreads" in layer.params else ()
+        reasons = [_degeneracy(p, min_precision, max_condition) for p in precisions]
         found.append([(h, reason) for h, reason in enumerate(reasons, 1) if reason])
     return found
 
@@ -101,7 +102,7 @@ def prune(
     """
     run = checkpoint_lib.load(workdir, checkpoint)
     name = pathlib.Path(workdir).absolute().name
-    _own_heads(run.config)
+    _layer_with_own_heads(run.config)
     before = models.count_parameters(run.variables)
     if heads is None:
         found = degenerate_heads(
@@ -129,20 +130,18 @@ def without_heads(
 
     All else is untouched: what the other heads compute is what they computed before.
     """
-    _own_heads(config)
-    attentions = _attentions(config, variables)
+    facts = _layer_with_own_heads(config).parameters
     flat: dict[str, Any] = traverse_util.flatten_dict(dict(variables), sep="/")
     numbers = []
-    for (path, params), removed in zip(attentions.items(), heads, strict=True):
-        count = _num_heads(params)
-        left = count - len(set(removed))
-        numbers.append(left)
-        for parameter in params:
-            key = f"{path}/{parameter}"
-            if left and parameter in HEAD_AXES:
-                rows = [head - 1 for head in removed]
-                flat[key] = np.delete(flat[key], rows, axis=HEAD_AXES[parameter])
-            elif not left and parameter != "value_bias":
+    for layer, removed in zip(_attentions(config, variables), heads, strict=True):
+        _refuse_undeclared(layer, facts, config.model.attention.name)
+        rows = [head - 1 for head in set(removed)]
+        numbers.append(_num_heads(layer, facts) - len(rows))
+        for name in layer.params:
+            key, axis = f"{layer.path}/{name}", facts[name].head_axis
+            if numbers[-1] and axis is not None:
+                flat[key] = np.delete(flat[key], rows, axis=axis)
+            elif not numbers[-1] and name not in HeadlessAttention.parameters:
                 del flat[key]
     if config.model.share_weights and not numbers[0]:
         raise UserError("a network of shared weights has to keep one head.")
@@ -153,49 +152,63 @@ def without_heads(
     return pruned, traverse_util.unflatten_dict(flat, sep="/")
 
 
-def _own_heads(config: ConfigDict) -> None:
-    """Raise unless every head has parameters that no other head depends on."""
+def _layer_with_own_heads(config: ConfigDict) -> Any:
+    """Return the class of the attention layers, of which each head has its own parts.
+
+    Raises a `UserError` for a network whose heads cannot be removed.
+    """
     model = config.model
     if model.name != "self_attention":
         raise UserError(
             f"heads are removed from self_attention, not from {model.name}."
         )
-    if model.attention.name == "multi_head":
-        raise UserError("heads of multi_head share the width: none can be removed.")
+    layer, name = models.build(model, 1).attention_layer, model.attention.name
+    if getattr(layer, "heads_share_width", False):
+        raise UserError(f"heads of {name} share the width: none can be removed.")
+    if not hasattr(layer, "parameters"):
+        raise UserError(_undeclared(name, "head axes of its parameters"))
+    return layer
+
+
+def _refuse_undeclared(
+    layer: AttentionParams, facts: Mapping[str, Parameter], name: str
+) -> None:
+    for parameter in layer.params:
+        if parameter not in facts:
+            raise UserError(_undeclared(name, f"head axis of {parameter}"))
+
+
+def _undeclared(name: str, what: str) -> str:
+    return (
+        f"the attention {name} does not declare the {what}, so that none of its heads "
+        "can be removed: name them in the layer's `parameters`."
+    )
 
 
 def _attentions(
     config: ConfigDict, variables: Mapping[str, Any]
-) -> dict[str, Mapping[str, Any]]:
-    """Parameters of the attention of each layer, by their path in the variables."""
-    model = config.model
-    blocks = [f"block_{layer}" for layer in range(model.num_layers)]
-    if model.share_weights:
-        blocks = ["block"]
-    return {
-        f"params/{block}/attention": variables["params"][block]["attention"]
-        for block in blocks
-    }
+) -> list[AttentionParams]:
+    return models.attention_params(models.build(config.model, 1), variables)
 
 
-def _num_heads(params: Mapping[str, Any]) -> int:
-    return len(params.get("value_kernel", ()))
+def _num_heads(layer: AttentionParams, facts: Mapping[str, Parameter]) -> int:
+    """Return the number of heads, from the values; a layer may have lost all."""
+    counts = (
+        layer.params[name].shape[fact.head_axis]
+        for name, fact in facts.items()
+        if fact.is_value and fact.head_axis is not None and name in layer.params
+    )
+    return next(counts, 0)
 
 
 def _degeneracy(
-    spread: Float[np.ndarray, "2 2"] | np.floating,
-    min_precision: float,
-    max_condition: float,
+    precision: Float[Array, "2 2"], min_precision: float, max_condition: float
 ) -> str:
-    """Why a head of this spread, a number or 2 x 2, is degenerate; "" if it is not."""
-    if spread.ndim == 0:
-        precision = float(spread**2)
-        small = precision < min_precision
-        return f"spread^2 {precision:.2g} < {min_precision:g}" if small else ""
-    high, low = (float(e) for e in np.linalg.svd(spread, compute_uv=False) ** 2)
+    """Return why a head of this precision is degenerate, or "" if it is not."""
+    low, high = map(float, np.linalg.eigvalsh(np.asarray(precision, np.float64)))
     if high < min_precision:
         return f"precision {high:.2g} < {min_precision:g}"
-    condition = high / low if low else np.inf
+    condition = high / low if low > 0 else np.inf
     if condition > max_condition:
         return f"condition {condition:.3g} > {max_condition:g}"
     return ""
@@ -205,7 +218,8 @@ def _named_heads(
     config: ConfigDict, variables: Mapping[str, Any], heads: Sequence[str]
 ) -> list[list[tuple[int, str]]]:
     """`heads`, each "layer:head" from 1, by layer."""
-    counts = [_num_heads(p) for p in _attentions(config, variables).values()]
+    facts = _layer_with_own_heads(config).parameters
+    counts = [_num_heads(layer, facts) for layer in _attentions(config, variables)]
     chosen: list[set[int]] = [set() for _ in counts]
     for text in heads:
         match = re.fullmatch(r"\s*(\d+):(\d+)\s*", text)

@@ -59,15 +59,17 @@ def _batch_cells(batch: Mapping[str, Any]) -> tuple[str, ...]:
 
     return (
         f"{batch['batch_size']:,}",
-        "-" if batch["flops"] is None else _billions(batch["flops"]),
+        _billions(batch["flops"]),
         *cells("images_per_second", ",.4g"),
         *cells("compile_seconds", ".1f"),
         *cells("peak_bytes", ",.4g", 2**20),
     )
 
 
-def _billions(count: int) -> str:
-    """Three decimals, or as many as show three digits."""
+def _billions(count: int | None) -> str:
+    """Return three decimals, or as many as show three digits; "-" if not known."""
+    if count is None:
+        return "-"
     return f"{count / 1e9:.3f}" if count >= 1e8 else f"{count / 1e9:.3g}"
 
 

@@ -2,7 +2,6 @@
 
 from attn_cnn_jax.config.checks import check
 from attn_cnn_jax.config.model_blocks import (
-    ATTENTION_FIELDS,
     IMAGENET_SANS,
     RESNETS,
     resnet,
@@ -20,7 +19,6 @@ from attn_cnn_jax.config.schema import (
 )
 
 __all__ = [
-    "ATTENTION_FIELDS",
     "IMAGENET_SANS",
     "RESNETS",
     "RESUMABLE",

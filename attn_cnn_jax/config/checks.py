@@ -1,4 +1,4 @@
-"""Whether a config can be run, said before JAX starts."""
+"""The check of a config, before JAX starts."""
 
 from typing import Any
 

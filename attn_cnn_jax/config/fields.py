@@ -1,4 +1,4 @@
-"""How a field that is missing, unknown or wrong is named."""
+"""The names of fields that are missing, unknown or wrong."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,28 +1,10 @@
 """`config.model` of every network: its fields are the constructor's arguments."""
 
-from typing import Any
-
 from ml_collections import ConfigDict, FieldReference
 
-_QUADRATIC = {"center_std": 2.0, "spread_std": 0.01}
+from attn_cnn_jax.models.attention import ATTENTIONS
 
-# Fields of an attention layer beside its `dropout_rate`, by the name of the variant.
-# A variant of your own adds its entry here and in `models.attention.ATTENTIONS`.
-ATTENTION_FIELDS: dict[str, dict[str, Any]] = {
-    "quadratic_isotropic": _QUADRATIC,
-    "quadratic_nonisotropic": _QUADRATIC,
-    "learned_wo_content": {"max_position": 16, "position_dim": 400},
-    "learned_w_content": {"max_position": 16},
-    "learned_w_content_report": {
-        "max_position": 16,
-        "project_values": False,
-        "transposed": False,
-    },
-    "learned_query_position": {"max_position": 16},
-    "learned_w_content_v1": {"max_position": 16, "position_dim": 400},
-    "multi_head": {},
-}
-# What the report's own layer changes in the block around it.
+# The report's own layers stand in a block of its own.
 _REPORT_BLOCK = {
     "activation": "relu",
     "dropout_rate": 0.0,
@@ -36,10 +18,10 @@ VISION_TRANSFORMERS = ("report", "standard")
 
 
 def self_attention(attention: str) -> ConfigDict:
-    """The paper's network at full size, with the named attention in every layer.
+    """Return the paper's network at full size, with the named attention in every layer.
 
-    `num_heads` may also be a tuple, one number for each layer, 0 for none.
-    "learned_w_content_report" comes with the report's block around it.
+    `num_heads` may also be a tuple, one number for each layer, 0 for none. A name that
+    ends in "_report" comes with the report's block around it.
     """
     model = ConfigDict(
         {
@@ -58,11 +40,11 @@ def self_attention(attention: str) -> ConfigDict:
             "attention": {
                 "name": attention,
                 "dropout_rate": 0.1,
-                **ATTENTION_FIELDS[attention],
+                **ATTENTIONS[attention].fields,
             },
         }
     )
-    if attention == "learned_w_content_report":
+    if attention.endswith("_report"):
         model.update(_REPORT_BLOCK)
     if "position_dim" in model.attention:
         model.attention.position_dim = model.get_oneway_ref("width")
@@ -70,12 +52,16 @@ def self_attention(attention: str) -> ConfigDict:
 
 
 def resnet(name: str) -> ConfigDict:
-    """The ResNet of the named depth for 32 x 32 images."""
-    return ConfigDict({"name": name, "width": 64, "compute_dtype": "float32"})
+    """Return the ResNet of the named depth for 32 x 32 images.
+
+    Convolutions start as PyTorch's ("torch") or by He et al. ("kaiming").
+    """
+    fields = {"width": 64, "initialization": "torch", "compute_dtype": "float32"}
+    return ConfigDict({"name": name, **fields})
 
 
 def san(attention: str, name: str = "san") -> ConfigDict:
-    """SAN with "pairwise" or "patchwise" attention: the report's, for 32 x 32 images.
+    """Return the report's SAN, "pairwise" or "patchwise", for 32 x 32 images.
 
     `name` "san10", "san15" or "san19": the official networks for 224 x 224 images.
     """
@@ -93,7 +79,7 @@ def san(attention: str, name: str = "san") -> ConfigDict:
 
 
 def san_hierarchical(attention: str) -> ConfigDict:
-    """The report's hierarchical SAN, "pairwise" or "patchwise".
+    """Return the report's hierarchical SAN, "pairwise" or "patchwise".
 
     As published: attention reads the raw map (`pre_activation` of False), one sweep
     over the blocks in a pass. The block that was meant has `pre_activation=True`; the
@@ -116,7 +102,7 @@ def san_hierarchical(attention: str) -> ConfigDict:
 
 
 def vit(kind: str = "report") -> ConfigDict:
-    """The report's Vision Transformer, or the "standard" one on the same stem.
+    """Return the report's Vision Transformer, or the "standard" one on the same stem.
 
     As published: a random class token (`class_token="learned"` is the sound form) and
     residuals that add what was normalised (`normalized_residual=False`).

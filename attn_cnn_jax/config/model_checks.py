@@ -1,4 +1,4 @@
-"""Whether `config.model` can be built, as far as can be told without the images."""
+"""The check of `config.model`, as far as it can be told without the images."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,13 +8,13 @@ from ml_collections import ConfigDict
 from attn_cnn_jax.config import model_blocks
 from attn_cnn_jax.config.fields import check_schema, require
 from attn_cnn_jax.config.record import flatten
+from attn_cnn_jax.models.attention import ATTENTIONS, BUILT_IN, layer_class
 
 _CHOICES = {
     "compute_dtype": ("float32", "bfloat16", "float64"),
     "activation": ("gelu", "gelu_tanh", "relu", "swish"),
     "class_token": ("random", "learned", "none"),
     "readout": ("mean", "token"),
-    "initialization": ("torch", "google"),
     "attention": ("pairwise", "patchwise"),
 }
 _LARGEST_KERNEL = 11
@@ -37,46 +37,52 @@ def _check_self_attention(model: ConfigDict) -> None:
     is_block = isinstance(block, ConfigDict)
     require(is_block, "model.attention", block, "a block of fields")
     attention = block.get("name", "")
-    choices = f"one of {', '.join(model_blocks.ATTENTION_FIELDS)}"
-    known = attention in model_blocks.ATTENTION_FIELDS
+    choices = f"one of {', '.join(ATTENTIONS)}"
+    known = attention in ATTENTIONS
     require(known, "model.attention.name", attention, choices)
     schema = model_blocks.self_attention(attention)
     check_schema(model, schema, "model.", {"num_heads": tuple})
     check_schema(model.attention, schema.attention, "model.attention.")
     _check_fields(model)
-    _check_heads(model, share_the_width=attention == "multi_head")
-    if attention in (
-        "learned_w_content",
-        "learned_w_content_report",
-        "learned_query_position",
-    ):
+    _check_heads(model)
+    layer = layer_class(ATTENTIONS[attention].layer)
+    if getattr(layer, "heads_share_width", False):
+        heads = model.num_heads
+        numbers = heads if isinstance(heads, tuple) else (heads,)
+        divides = all(n > 0 and model.width % n == 0 for n in numbers)
+        wanted = f"a divisor of config.model.width ({model.width}) for {attention}"
+        require(divides, "model.num_heads", heads, wanted)
+    if getattr(layer, "halves_queries", False):
         wanted = "even: half of each query meets the rows, half the columns"
         require(model.width % 2 == 0, "model.width", model.width, wanted)
 
 
-def _check_heads(model: ConfigDict, *, share_the_width: bool) -> None:
-    """One number of heads, or one for each layer, where heads have own widths 0 too."""
+def _check_heads(model: ConfigDict) -> None:
+    """Refuse all but one number of heads, or one for each layer, 0 too."""
     heads = model.num_heads
-    if isinstance(heads, tuple):
-        whole = all(type(n) is int and 0 <= n <= _LARGEST_SIZE for n in heads)
-        wanted = "one number where config.model.share_weights is set"
-        require(not model.share_weights, "model.num_heads", heads, wanted)
-        wanted = (
-            "one whole number, or one for each of the config.model.num_layers "
-            f"({model.num_layers}) layers"
-        )
-        fits = whole and len(heads) == model.num_layers
-        require(fits, "model.num_heads", heads, wanted)
-    if share_the_width:
-        numbers = heads if isinstance(heads, tuple) else (heads,)
-        divides = all(n > 0 and model.width % n == 0 for n in numbers)
-        wanted = f"a divisor of config.model.width ({model.width}) for multi_head"
-        require(divides, "model.num_heads", heads, wanted)
+    if not isinstance(heads, tuple):
+        return
+    wanted = "one number where config.model.share_weights is set"
+    require(not model.share_weights, "model.num_heads", heads, wanted)
+    whole = all(type(n) is int and 0 <= n <= _LARGEST_SIZE for n in heads)
+    wanted = (
+        "one whole number, or one for each of the config.model.num_layers "
+        f"({model.num_layers}) layers"
+    )
+    fits = whole and len(heads) == model.num_layers
+    require(fits, "model.num_heads", heads, wanted)
 
 
 def _check_resnet(model: ConfigDict) -> None:
     check_schema(model, model_blocks.resnet(model.name), "model.")
     _check_fields(model)
+    _check_initialization(model, ("torch", "kaiming"))
+
+
+def _check_initialization(model: ConfigDict, choices: tuple[str, ...]) -> None:
+    name = model.initialization
+    wanted = f"one of {', '.join(choices)}"
+    require(name in choices, "model.initialization", name, wanted)
 
 
 def _check_san(model: ConfigDict) -> None:
@@ -121,6 +127,7 @@ def _check_san_size(kind: str, value: int, shown: Any, field: str = "") -> None:
 def _check_vit(model: ConfigDict) -> None:
     check_schema(model, model_blocks.vit(), "model.")
     _check_fields(model)
+    _check_initialization(model, ("torch", "google"))
     reads = model.readout != "token" or model.class_token != "none"
     wanted = 'mean where config.model.class_token is "none"'
     require(reads, "model.readout", model.readout, wanted)
@@ -137,7 +144,12 @@ _CHECKS: dict[str, Callable[[ConfigDict], None]] = {
 
 
 def _check_fields(model: ConfigDict) -> None:
-    for field, value in flatten(model, "model.").items():
+    """Check the range of every field but those that only a user's own layer knows."""
+    fields = flatten(model, "model.")
+    if model.name == "self_attention" and model.attention.name not in BUILT_IN:
+        for field in ATTENTIONS[model.attention.name].fields:
+            del fields[f"model.attention.{field}"]
+    for field, value in fields.items():
         _check_field(field, value)
 
 

@@ -1,10 +1,12 @@
-"""A config as JSON and back, and what changes the numbers of a run."""
+"""A config as JSON and back, and the fields that change the numbers of a run."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
+
+from attn_cnn_jax.config.model_blocks import RESNETS
 
 # What may differ between a run and its continuation: none of it changes the numbers
 # (`eval_batch_size` does where evaluation is in training mode).
@@ -29,18 +31,20 @@ _LATER_FIELDS: dict[str, Any] = {
 }
 _LATER_MODEL_FIELDS: dict[str, dict[str, Any]] = {
     "self_attention": {"attention_dense": True, "share_weights": False},
+    **dict.fromkeys(RESNETS, {"initialization": "torch"}),
 }
 
 
 def to_json(config: ConfigDict) -> str:
-    """The resolved config as indented JSON."""
+    """Return the resolved config as indented JSON."""
     return json.dumps(config.to_dict(), indent=2, sort_keys=True)
 
 
 def from_dict(fields: Mapping[str, Any]) -> ConfigDict:
-    """The config, or its model block, that `to_json` wrote; JSON's lists are tuples.
+    """Return the config, or its model block, that `to_json` wrote.
 
-    What an earlier version did not record yet has the value that it worked with.
+    JSON's lists become tuples. A field that an earlier version did not record has the
+    value that it worked with.
     """
 
     def restored(value: Any) -> Any:
@@ -68,7 +72,7 @@ def from_dict(fields: Mapping[str, Any]) -> ConfigDict:
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
-    """Lines "field: old -> new" of what changes the numbers of a run."""
+    """Return lines "field: old -> new" for what changes the numbers of a run."""
     a, b = flatten(old), flatten(new)
     by_batch = new.get(
         "evaluate_in_training_mode"
@@ -82,7 +86,7 @@ def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
 
 
 def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
-    """Values by dotted field, each behind `prefix`."""
+    """Return the values by dotted field, each behind `prefix`."""
     flat = {}
     for key, value in config.items():
         if isinstance(value, ConfigDict):

@@ -14,9 +14,23 @@ from flax import linen as nn
 from jaxtyping import Array, Int
 
 from attn_cnn_jax.models import san
+from attn_cnn_jax.models.layers import AttentionParams, attention_params
 from attn_cnn_jax.models.resnet import RESNETS
 from attn_cnn_jax.models.self_attention import SelfAttentionNetwork
 from attn_cnn_jax.models.vit import VisionTransformer
+
+__all__ = [
+    "LAYERED",
+    "MODELS",
+    "AttentionParams",
+    "ModelError",
+    "attention_params",
+    "build",
+    "count_parameters",
+    "evaluation_draws",
+    "initial_variables",
+    "san",
+]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "self_attention": SelfAttentionNetwork,
@@ -34,7 +48,7 @@ class ModelError(ValueError):
 
 
 def build(model_config: Any, num_classes: int) -> nn.Module:
-    """The module that `config.model` (any mapping) describes by its fields."""
+    """Return the module that `config.model` (any mapping) describes by its fields."""
     fields = _plain(model_config)
     name = fields.pop("name", None)
     if name not in MODELS:
@@ -48,7 +62,7 @@ def build(model_config: Any, num_classes: int) -> nn.Module:
 def initial_variables(
     model: nn.Module, rng: jax.Array, image_shape: tuple[int, int, int]
 ) -> dict[str, Any]:
-    """Freshly drawn variables for images of `image_shape` (H, W, C).
+    """Draw the variables of a new network for images of `image_shape` (H, W, C).
 
     Raises `ModelError` where the model cannot take such images. Under `jax.eval_shape`
     no array is made.
@@ -63,7 +77,7 @@ def initial_variables(
 def evaluation_draws(
     model: nn.Module, rng: jax.Array, indices: Int[Array, "B"], channels: int
 ) -> dict[str, Array]:
-    """What a network draws at evaluation, as arguments of `apply`; most draw nothing.
+    """Draw for evaluation and return arguments of `apply`; most networks need none.
 
     The draw of an image comes from `rng` and its index in the dataset alone, so that
     evaluation repeats whatever the batches are. `channels` are those of the images.
@@ -73,7 +87,7 @@ def evaluation_draws(
 
 
 def count_parameters(variables: Mapping[str, Any]) -> int:
-    """Number of trained values."""
+    """Return the number of trained values."""
     return sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
 
 

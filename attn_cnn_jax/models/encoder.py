@@ -19,13 +19,20 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+def block_names(num_layers: int, share_weights: bool) -> tuple[str, ...]:
+    """Return the names of the blocks in the variables: one where they are shared."""
+    if share_weights:
+        return ("block",)
+    return tuple(f"block_{layer}" for layer in range(num_layers))
+
+
 def make_blocks(
     block: Callable[[str, int], Any], num_layers: int, share_weights: bool
 ) -> tuple[Any, ...]:
-    """The modules of all layers, `block(name, layer)`: one for all where shared."""
-    if share_weights:
-        return (block("block", 0),) * num_layers
-    return tuple(block(f"block_{layer}", layer) for layer in range(num_layers))
+    """Return the modules of all layers, `block(name, layer)`, or one for all."""
+    names = block_names(num_layers, share_weights)
+    blocks = tuple(block(name, layer) for layer, name in enumerate(names))
+    return blocks * num_layers if share_weights else blocks
 
 
 def apply_layer(
@@ -37,7 +44,7 @@ def apply_layer(
     *,
     train: bool,
 ) -> tuple[Array, Array | None]:
-    """`x` after a layer, and the keys for the next, to begin with None.
+    """Return `x` after a layer and the keys for the next one (None for the first).
 
     Hierarchical Attention (report, section 4.1), `share_weights`: every layer is the
     same block; it computes keys in its first pass and is handed them in all later ones.
@@ -66,7 +73,7 @@ class EncoderBlock(nn.Module):
     def __call__(
         self, x: Float[Array, "B H W D"], keys: Keys = None, *, train: bool
     ) -> tuple[Float[Array, "B H W D"], Keys]:
-        """One block; `keys` are those that the attention layer returned."""
+        """Apply the block and return the keys that its attention returned."""
         width = x.shape[-1]
         update, keys = self.attention(name="attention")(x, keys, train=train)
         if self.attention_dense:

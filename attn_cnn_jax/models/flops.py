@@ -12,32 +12,29 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-# Kernels of the attention layers that hold them, by how often an image meets them.
-_PIXEL_KERNELS = ("value_kernel", "value_projection_kernel", "query_kernel")
-_AXIS_KERNELS = {"row_keys": 1, "col_keys": 2}  # and the axis of [B, H, W, D]
-
 
 def paper_flops(
     model: nn.Module, variables: Mapping[str, Any], image_shape: tuple[int, int, int]
-) -> int:
-    """Operations of dense and convolution layers for one image (H, W, C), evaluated.
+) -> int | None:
+    """Count the operations of dense and convolution layers for one image (H, W, C).
 
-    The FLOPs of the paper's Table 1: 2 x multiply-adds, without biases, norms and the
-    products with attention scores and probabilities. Layers count as the published
-    code applies them, not as this package rewrites them: queries, keys and values once
-    a pixel, `row_keys` and `col_keys` once a pair of positions of their axis. Keys that
-    are handed in are not computed, so they do not count. A layer that is called several
-    times counts each time; one inside `nn.scan` as often as it is traced.
+    The FLOPs of the paper's Table 1: 2 x multiply-adds of the evaluated network,
+    without biases, norms and the products with attention scores and probabilities. A
+    layer with kernels of its own counts them as its `parameters` say (`times`): as the
+    published code applies them, not as this package rewrites them. A layer that is
+    called several times counts each time; one inside `nn.scan` as often as it is
+    traced. None: a layer holds a kernel of which it does not say how often it is met.
 
     `variables` may be arrays or their shapes.
     """
-    multiply_adds = 0
+    multiply_adds: list[int | None] = []
 
     def count(layer, args, kwargs, context) -> Any:
-        nonlocal multiply_adds
         output = layer(*args, **kwargs)
         if context.method_name == "__call__":
-            multiply_adds += _layer_multiply_adds(context.module, args, kwargs, output)
+            multiply_adds.append(
+                _layer_multiply_adds(context.module, args, kwargs, output)
+            )
         return output
 
     def forward(variables, images):
@@ -46,12 +43,12 @@ def paper_flops(
 
     images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
     jax.eval_shape(forward, variables, images)
-    return 2 * multiply_adds
+    return None if None in multiply_adds else 2 * sum(filter(None, multiply_adds))
 
 
 def _layer_multiply_adds(
     layer: nn.Module, args: tuple, kwargs: Mapping[str, Any], output: Any
-) -> int:
+) -> int | None:
     x: Any = args[0] if args else None
     if isinstance(layer, nn.Dense):
         return output.size * x.shape[-1]
@@ -62,19 +59,12 @@ def _layer_multiply_adds(
         depth = x.shape[-1] // layer.feature_group_count
         return output.size * depth * _volume(layer.kernel_size)
     keys = args[1] if len(args) > 1 else kwargs.get("keys")
-    return _own_kernels_multiply_adds(layer, x, computes_keys=keys is None)
-
-
-def _own_kernels_multiply_adds(layer: nn.Module, x: Any, *, computes_keys: bool) -> int:
-    """Of the kernels that an attention layer on a grid holds itself."""
-    names = [*_PIXEL_KERNELS, *(["key_kernel"] if computes_keys else [])]
-    held = {name: layer.get_variable("params", name) for name in names}
-    pixels = sum(kernel.size for kernel in held.values() if kernel is not None)
-    total = pixels * (x.size // x.shape[-1]) if pixels else 0
-    for name, axis in _AXIS_KERNELS.items():
-        kernel = layer.get_variable("params", name)
-        if kernel is not None:
-            total += kernel.size * x.shape[axis] ** 2
+    facts, total = getattr(layer, "parameters", {}), 0
+    for name, value in layer.variables.get("params", {}).items():
+        if name in facts:
+            total += value.size * facts[name].times(x, keys)
+        elif not isinstance(value, Mapping) and value.ndim > 1:
+            return None
     return total
 
 
@@ -83,7 +73,7 @@ def _volume(sizes: int | Iterable[int]) -> int:
 
 
 def program_flops(function: Callable[..., Any], *args: Any) -> int:
-    """Operations of `function(*args)` as it is traced; the arguments may be shapes.
+    """Count the operations of `function(*args)` as it is traced, of arrays or shapes.
 
     Matrix products and convolutions: 2 x multiply-adds, products with padding and with
     the zeros of a dilation included. Other arithmetic whose result is floating-point

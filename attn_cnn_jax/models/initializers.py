@@ -10,7 +10,7 @@ torch_kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 
 def torch_uniform(fan_in: int) -> Initializer:
-    """U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)) for a bias, or a kernel of any layout."""
+    """Draw from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)), in any layout."""
 
     def init(key: jax.Array, shape, dtype=jnp.float32):
         bound = fan_in**-0.5

@@ -1,21 +1,50 @@
-"""Names of the layers of a network, and the attention that each of them sows."""
+"""The layers of a network by name: their parameters, and what they sow."""
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
+
+from flax import traverse_util
+
+from attn_cnn_jax.models.encoder import block_names
+
+
+class AttentionParams(NamedTuple):
+    """The attention of one layer of a network, or of all where they share weights.
+
+    `path` leads to it in the variables, names between "/"; `params` are its parameters
+    by their path in the layer, as the `parameters` of its class name them.
+    """
+
+    name: str
+    path: str
+    params: dict[str, Any]
+
+
+def attention_params(model: Any, variables: Mapping[str, Any]) -> list[AttentionParams]:
+    """Return the attention parameters of a self-attention network or ViT, by layer.
+
+    `variables` may be arrays or their shapes.
+    """
+    found = []
+    for i, block in enumerate(block_names(model.num_layers, model.share_weights)):
+        params: Any = variables["params"][block]["attention"]
+        name = "all layers" if model.share_weights else f"layer {i + 1}"
+        flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
+        found.append(AttentionParams(name, f"params/{block}/attention", flat))
+    return found
 
 
 def sown_layers(
     intermediates: Mapping[str, Any], model: str, num_sweeps: int = 1
 ) -> list[tuple[str, Any]]:
-    """(name, array) of all attention that was sown, in the order of computation.
+    """Return (name, array) of all attention that was sown, in the order of computation.
 
     `intermediates` is that collection of a forward pass, of arrays or of their shapes;
     `model` is `config.model.name`. A module that is applied several times sows an array
     a time. Names are "layer 1", "stage 1 block 2", or "pass 1" of the hierarchical SAN,
-    of which the last block alone is kept, in the last of the `num_sweeps` of a pass:
-    the figures show it. Empty for a network
-    without attention.
+    of which the figures show the last block, in the last of the `num_sweeps` of a pass.
+    A network without attention has none.
     """
     found = sorted(_walk(intermediates, ()), key=lambda item: _natural(item[0]))
     if model == "san_hierarchical":
@@ -38,13 +67,13 @@ def _walk(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple]:
 
 
 def _natural(path: tuple[str, ...]) -> list:
-    """A sort key by which block_10 comes after block_9."""
+    """Return a sort key by which block_10 comes after block_9."""
     parts = re.split(r"(\d+)", "/".join(path))
     return [int(part) if part.isdigit() else part for part in parts]
 
 
 def _name(path: tuple[str, ...], application: int, applications: int) -> str:
-    """Numbers start at 1: block_0 is "layer 1", stage_0_block_1 "stage 1 block 2"."""
+    """Count from 1: block_0 is "layer 1", stage_0_block_1 "stage 1 block 2"."""
     parts = re.findall(r"([a-z]+)_(\d+)", "/".join(path))
     if applications > 1 or not parts:
         return f"layer {application + 1}"

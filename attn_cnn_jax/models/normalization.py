@@ -23,7 +23,7 @@ class BatchNorm(nn.Module):
     def __call__(
         self, x: Float[Array, "*batch C"], *, train: bool
     ) -> Float[Array, "*batch C"]:
-        """Normalised `x`, in the dtype of `x`."""
+        """Normalise `x` and keep its dtype."""
         shape, dtype = x.shape[-1:], self.param_dtype
         scale = self.param("scale", nn.initializers.ones, shape, dtype)
         bias = self.param("bias", nn.initializers.zeros, shape, dtype)
@@ -49,7 +49,7 @@ class BatchNorm(nn.Module):
 
 
 def make_layer_norm(epsilon: float, param_dtype: Any, name: str) -> nn.LayerNorm:
-    """LayerNorm over the last axis, in `param_dtype`.
+    """Return a LayerNorm over the last axis, in `param_dtype`.
 
     The fast variance E[x^2] - E[x]^2 is not accurate to the original's epsilon, 1e-12.
     """
@@ -63,5 +63,5 @@ def make_layer_norm(epsilon: float, param_dtype: Any, name: str) -> nn.LayerNorm
 
 
 def layer_norm(x: Array, epsilon: float, param_dtype: Any, name: str) -> Array:
-    """`make_layer_norm` of `x`, in the dtype of `x`; to be called in a module."""
+    """Apply `make_layer_norm` inside a module and keep the dtype of `x`."""
     return make_layer_norm(epsilon, param_dtype, name)(x).astype(x.dtype)

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 def patchify(
     images: Float[Array, "B H W C"], patch_size: int
 ) -> Float[Array, "B h w D"]:
-    """Invertible down-sampling: each p x p patch becomes one pixel of p * p * C values.
+    """Turn each p x p patch into one pixel of p * p * C values, which can be undone.
 
     Order inside a patch: row, column, channel (paper, section 4.1).
     """

@@ -12,6 +12,8 @@ from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
 from attn_cnn_jax.models.normalization import BatchNorm
 
 conv = partial(nn.Conv, use_bias=False, kernel_init=torch_kernel)
+kaiming_kernel = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+KERNELS = {"torch": torch_kernel, "kaiming": kaiming_kernel}
 
 
 class ResidualBlock(nn.Module):
@@ -30,7 +32,7 @@ class ResidualBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"], *, train: bool) -> Array:
-        """The block's output, on a map smaller by `stride`."""
+        """Return the block's output, on a map smaller by `stride`."""
 
         def layer(x: Array, features: int, size: int, stride: int, name: str) -> Array:
             x = conv(
@@ -69,20 +71,23 @@ class ResNet(nn.Module):
     blocks: tuple[int, int, int, int]
     bottleneck: bool
     width: int
+    initialization: str
     compute_dtype: str
 
     @nn.compact
     def __call__(
         self, images: Float[Array, "B H W C"], *, train: bool
     ) -> Float[Array, "B num_classes"]:
-        """Logits of normalised images."""
+        """Return the logits of normalised images."""
         param_dtype = jnp.promote_types(jnp.float32, self.compute_dtype)
+        kernel_init = KERNELS[self.initialization]
         x = conv(
             self.width,
             (3, 3),
             padding=1,
             dtype=self.compute_dtype,
             param_dtype=param_dtype,
+            kernel_init=kernel_init,
             name="stem_conv",
         )(images.astype(self.compute_dtype))
         x = nn.relu(BatchNorm(param_dtype, name="stem_norm")(x, train=train))
@@ -93,6 +98,7 @@ class ResNet(nn.Module):
                     stride=2 if stage > 0 and i == 0 else 1,
                     bottleneck=self.bottleneck,
                     param_dtype=param_dtype,
+                    kernel_init=kernel_init,
                     name=f"stage_{stage}_block_{i}",
                 )(x, train=train)
         pooled = x.astype(param_dtype).mean(axis=(1, 2))

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 
 def relative_offsets(length: int) -> Int[Array, "query key"]:
-    """Offsets key - query along one axis of the grid, in pixels."""
+    """Return the offsets key - query along one axis of the grid, in pixels."""
     position = jnp.arange(length)
     return position[None, :] - position[:, None]
 
@@ -23,7 +23,7 @@ def quadratic_scores(
     precision: Float[Array, "N 2 2"],
     grid: tuple[int, int],
 ) -> Float[Array, "N Hq Wq Hk Wk"]:
-    """-1/2 (d - center)^T precision (d - center) for every offset d (paper, Eq. 8).
+    """Score every offset d by -1/2 (d - center)^T precision (d - center), Eq. 8.
 
     Differs from the paper's u^T r_d by a constant of the head, which the softmax drops.
     """
@@ -45,7 +45,7 @@ def quadratic_scores(
 def isotropic_axis_scores(
     centers: Float[Array, "N 2"], spreads: Float[Array, "N"], grid: tuple[int, int]
 ) -> tuple[Float[Array, "N Hq Hk"], Float[Array, "N Wq Wk"]]:
-    """The row term and the column term whose sum are the scores with spread^2 I."""
+    """Return the row and the column term whose sum are the scores with spread^2 I."""
 
     def axis_scores(length: int, center: Array) -> Array:
         distance = relative_offsets(length)[None] - center[:, None, None]
@@ -57,32 +57,32 @@ def isotropic_axis_scores(
 def table_axis_scores(
     embeddings: Float[Array, "P E"], head_keys: Float[Array, "E N"], length: int
 ) -> Float[Array, "N query key"]:
-    """head_key . embedding[key - query] along one axis (paper, section 4, Eq. 9)."""
+    """Score by head_key . embedding[key - query] along one axis (paper, Eq. 9)."""
     by_offset = (embeddings @ head_keys).T  # [N, P]
     return by_offset[:, _table_index(embeddings, length)]
 
 
 def _table_index(embeddings: Array, length: int) -> Int[Array, "query key"]:
-    """Rows of a table of 2 * max_position - 1 offsets, 0 in the middle."""
+    """Return rows of a table of 2 * max_position - 1 offsets, 0 in the middle."""
     return relative_offsets(length) + embeddings.shape[0] // 2
 
 
 def sum_axes(
     rows: Float[Array, "*N Hq Hk"], cols: Float[Array, "*N Wq Wk"]
 ) -> Float[Array, "*N Hq Wq Hk Wk"]:
-    """Scores (or log-probabilities) on the grid from a row and a column term."""
+    """Add a row and a column term to scores (or log-probabilities) on the grid."""
     return rows[..., :, None, :, None] + cols[..., None, :, None, :]
 
 
 def softmax_over_keys(scores: Float[Array, "*n Hk Wk"]) -> Float[Array, "*n Hk Wk"]:
-    """Softmax over all pixels of the key grid."""
+    """Take the softmax over all pixels of the key grid."""
     return jax.nn.softmax(scores, axis=(-2, -1))
 
 
 def separable_probs(
     rows: Float[Array, "N Hq Hk"], cols: Float[Array, "N Wq Wk"]
 ) -> Float[Array, "N Hq Wq Hk Wk"]:
-    """`softmax_over_keys(sum_axes(rows, cols))` as a product of two softmaxes."""
+    """Return `softmax_over_keys(sum_axes(rows, cols))` by a product of softmaxes."""
     rows, cols = jax.nn.softmax(rows), jax.nn.softmax(cols)
     return rows[..., :, None, :, None] * cols[..., None, :, None, :]
 
@@ -92,7 +92,7 @@ def mix(
     probs: Float[Array, "B1 N Hq Wq H W"],
     kernel: Float[Array, "N D E"],
 ) -> Float[Array, "B Hq Wq E"]:
-    """sum_h (probs_h x) kernel_h: every head's mean of the pixels, projected."""
+    """Return sum_h (probs_h x) kernel_h, every head's mean of the pixels, projected."""
     probs, kernel = probs.astype(x.dtype), kernel.astype(x.dtype)
     if probs.shape[0] == x.shape[0]:
         heads = jnp.einsum("bnijkl,bkld->bijnd", probs, x)
@@ -111,7 +111,7 @@ def mix_separable(
     cols: Float[Array, "N Wq W"],
     kernel: Float[Array, "N D E"],
 ) -> Float[Array, "B Hq Wq E"]:
-    """`mix` with probs = rows x cols, one axis after the other.
+    """Compute `mix` with probs = rows x cols, one axis after the other.
 
     Takes time in proportion to H W (H + W) where `mix` takes (H W)^2.
     """
@@ -127,7 +127,7 @@ def mix_separable(
 
 
 def _sum_over_heads(x, grid, one_head, heads, kernel) -> Array:
-    """sum_h one_head(x, heads[h]) kernel[h].
+    """Return sum_h one_head(x, heads[h]) kernel[h].
 
     The pixels lead and the batch lies beside the channels, so that the probabilities,
     which all images share, meet them in one matrix product a head. On a CPU this loop
@@ -146,7 +146,7 @@ def _sum_over_heads(x, grid, one_head, heads, kernel) -> Array:
 def projected_keys(
     x: Float[Array, "B H W D"], key_kernel: Float[Array, "D N E"]
 ) -> Float[Array, "B H W N E"]:
-    """k = x W_k of every head, without the bias, which no softmax over keys sees."""
+    """Return k = x W_k of every head, without the bias, which no softmax sees."""
     return jnp.einsum("bijd,dne->bijne", x, key_kernel.astype(x.dtype))
 
 
@@ -156,7 +156,7 @@ def content_scores(
     query_kernel: Float[Array, "D N E"],
     query_bias: Float[Array, "N E"],
 ) -> Float[Array, "B N H W H W"]:
-    """q . k with q = x W_q + b_q, up to terms that are equal for all keys.
+    """Score by q . k with q = x W_q + b_q, up to terms that are equal for all keys.
 
     q . k = (x W_q + b_q) . (x W_k + b_k): the terms with b_k do not depend on the key
     pixel, so the softmax drops them.
@@ -178,7 +178,7 @@ def folded_content_scores(
     query_bias: Float[Array, "N E"],
     key_kernel: Float[Array, "D N E"],
 ) -> Float[Array, "B N H W H W"]:
-    """`content_scores` with the keys of `pixels`, W_q W_k^T folded per head.
+    """Compute `content_scores` with the keys of `pixels`, W_q W_k^T folded per head.
 
     (x W_q + b_q) . (p W_k) = (x G + c) . p with G = W_q W_k^T and c = W_k b_q: one
     projection of the pixels instead of two.
@@ -202,7 +202,7 @@ def query_position_scores(
     row_embeddings: Float[Array, "P half"],
     col_embeddings: Float[Array, "P half"],
 ) -> tuple[Float[Array, "B N H W H"], Float[Array, "B N H W W"]]:
-    """q[:D/2] . row[k - i] and q[D/2:] . col[l - j], with W_q folded into the tables.
+    """Return q[:D/2] . row[k - i] and q[D/2:] . col[l - j], W_q folded into the tables.
 
     The query meets few offsets and many pixels: folding spares the queries.
     """
@@ -226,5 +226,5 @@ def query_position_scores(
 
 
 def at_least_float32(x: Array) -> Any:
-    """The dtype of scores and probabilities of `x`."""
+    """Return the dtype of scores and probabilities of `x`."""
     return jnp.promote_types(jnp.float32, x.dtype)

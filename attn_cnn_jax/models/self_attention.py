@@ -8,7 +8,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from attn_cnn_jax.models.attention import ATTENTIONS, HeadlessAttention, Keys
+from attn_cnn_jax.models.attention import (
+    ATTENTIONS,
+    HeadlessAttention,
+    Keys,
+    layer_class,
+)
 from attn_cnn_jax.models.encoder import (
     ACTIVATIONS,
     EncoderBlock,
@@ -20,7 +25,7 @@ from attn_cnn_jax.models.patches import patchify
 
 
 def _known(name: Any, field: str, choices: Mapping[str, Any]) -> str:
-    """`name`, if it is one of the `choices`."""
+    """Return `name` if it is one of the `choices`."""
     if name not in choices:
         raise ValueError(f"{field} is {name!r}; choose from {', '.join(choices)}")
     return name
@@ -50,7 +55,7 @@ class SelfAttentionNetwork(nn.Module):
     attention: Mapping[str, Any]
 
     def setup(self) -> None:
-        """Blocks and classifier; what depends on the images is made in `embed`."""
+        """Make blocks and classifier; `embed` makes what the images decide."""
         self.blocks = make_blocks(self._block, self.num_layers, self.share_weights)
         dtype = self._param_dtype()
         self.classifier = nn.Dense(
@@ -64,7 +69,7 @@ class SelfAttentionNetwork(nn.Module):
     def __call__(
         self, images: Float[Array, "B H W C"], *, train: bool
     ) -> Float[Array, "B num_classes"]:
-        """Logits of normalised images."""
+        """Return the logits of normalised images."""
         x, keys = self.embed(images, train=train), None
         for layer in range(self.num_layers):
             x, keys = self.layer(x, keys, layer, train=train)
@@ -74,7 +79,7 @@ class SelfAttentionNetwork(nn.Module):
     def embed(
         self, images: Float[Array, "B H W C"], *, train: bool
     ) -> Float[Array, "B h w D"]:
-        """The patches of normalised images, as the first layer takes them."""
+        """Embed the patches of normalised images, as the first layer takes them."""
         x = patchify(images.astype(self.compute_dtype), self.patch_size)
         return nn.Dense(
             self.width,
@@ -88,11 +93,11 @@ class SelfAttentionNetwork(nn.Module):
     def layer(
         self, x: Float[Array, "B h w D"], keys: Keys, layer: int, *, train: bool
     ) -> tuple[Float[Array, "B h w D"], Keys]:
-        """`x` and keys after a layer, counted from 0; None are the first's keys."""
+        """Return `x` and keys after a layer, from 0 (keys of the first are None)."""
         return apply_layer(self.blocks, self.share_weights, layer, x, keys, train=train)
 
     def classify(self, x: Float[Array, "B h w D"]) -> Float[Array, "B num_classes"]:
-        """Logits of what the last layer returns."""
+        """Return the logits of the last layer's output."""
         return self.classifier(x.astype(self._param_dtype()).mean(axis=(1, 2)))
 
     @nn.nowrap
@@ -114,16 +119,18 @@ class SelfAttentionNetwork(nn.Module):
 
     @nn.nowrap
     def _attention(self, num_heads: int) -> Callable[..., nn.Module]:
+        layer, dtype = self.attention_layer, self._param_dtype()
+        if num_heads == 0 and not getattr(layer, "heads_share_width", False):
+            return partial(HeadlessAttention, param_dtype=dtype)
         fields = dict(self.attention)
-        name = _known(fields.pop("name", None), "attention.name", ATTENTIONS)
-        if num_heads == 0 and name != "multi_head":  # whose heads share the width
-            return partial(HeadlessAttention, param_dtype=self._param_dtype())
-        return partial(
-            ATTENTIONS[name],
-            num_heads=num_heads,
-            param_dtype=self._param_dtype(),
-            **fields,
-        )
+        layer = ATTENTIONS[fields.pop("name")].layer
+        return partial(layer, num_heads=num_heads, param_dtype=dtype, **fields)
+
+    @property
+    def attention_layer(self) -> Any:
+        """Return the class of the attention layers, with the facts that it declares."""
+        name = _known(self.attention.get("name"), "attention.name", ATTENTIONS)
+        return layer_class(ATTENTIONS[name].layer)
 
     @nn.nowrap
     def _heads_of(self, layer: int) -> int:

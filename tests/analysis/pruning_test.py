@@ -11,6 +11,7 @@ from attn_cnn_jax.analysis.attention_maps import attention_maps
 from attn_cnn_jax.analysis.heads import as_text, head_statistics
 from attn_cnn_jax.analysis.pruning import degenerate_heads, prune, without_heads
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention import ATTENTIONS
 from attn_cnn_jax.run import Run
 
 
@@ -114,10 +115,10 @@ def silence(*heads):
     return change
 
 
-ATTENTIONS = sorted(set(config_lib.ATTENTION_FIELDS) - {"multi_head"})
+OWN_HEADS = sorted(set(ATTENTIONS) - {"multi_head"})
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("attention", OWN_HEADS)
 def test_heads_that_add_nothing_leave_the_logits(attention, written, tmp_path):
     workdir = written(attention, silence((1, 2), (2, 1), (2, 4)))
     removal = prune(workdir, tmp_path / "pruned", heads=["1:2", "2:4", "2:1", "2:1"])

@@ -1,6 +1,7 @@
 """The attention layers: what they sow, how they drop, which grids they take."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +13,14 @@ from attn_cnn_jax.config import self_attention
 from attn_cnn_jax.models.attention import ATTENTIONS
 
 VARIANTS = tuple(ATTENTIONS)
-BY_POSITION = ("quadratic_isotropic", "quadratic_nonisotropic", "learned_wo_content")
+BY_POSITION = tuple(v for v in VARIANTS if v.startswith(("quadratic", "learned_wo")))
 GRID = (4, 6)  # rows, columns
 PIXELS = GRID[0] * GRID[1]
 RATE = 0.25
 QUICK = {"xla_backend_optimization_level": 0}  # compiles fast, runs once
 
+# The linear term of the report is in the column alone.
+SYMMETRIC = tuple(v for v in VARIANTS if not re.match("quadratic.*_report", v))
 # Their queries meet the tables of positions.
 QUERIED = ("learned_w_content", "learned_w_content_report", "learned_query_position")
 
@@ -29,7 +32,7 @@ def make_layer(attention, num_heads, dtype="float32", position_dim=6):
     fields["dropout_rate"] = RATE
     if "position_dim" in fields:
         fields["position_dim"] = position_dim
-    return ATTENTIONS[attention](
+    return ATTENTIONS[attention].layer(
         num_heads=num_heads, param_dtype=jnp.dtype(dtype), **fields
     )
 
@@ -155,7 +158,7 @@ def test_a_grid_larger_than_the_tables_is_refused(attention):
             shapes(*image)
 
 
-@pytest.mark.parametrize("attention", VARIANTS)
+@pytest.mark.parametrize("attention", SYMMETRIC)
 def test_transposed_images_and_parameters_give_the_transposed_output(attention, x64):
     layer = make_layer(attention, num_heads=4, dtype="float64")
     width = 16
@@ -167,7 +170,7 @@ def test_transposed_images_and_parameters_give_the_transposed_output(attention, 
             turned[row], turned[col] = params[col], params[row]
     if "centers" in params:
         turned["centers"] = params["centers"][:, ::-1]
-    if attention == "quadratic_nonisotropic":
+    if attention.startswith("quadratic_nonisotropic"):
         turned["spreads"] = params["spreads"][:, ::-1]
     if attention in QUERIED:
         # One half of a query meets the rows, the other the columns.
@@ -190,3 +193,40 @@ def test_transposed_images_and_parameters_give_the_transposed_output(attention, 
         np.testing.assert_allclose(unturned, wanted, rtol=1e-10, atol=1e-12)
     else:
         assert not np.allclose(unturned, wanted, rtol=0.01)
+
+
+def report_score(center, precision, row, col):
+    """The score of an offset in the report's code, from its features and weights."""
+    (a, b), (_, c) = precision
+    m, n = center
+    features = row**2, col**2, row * col, row, col
+    weights = a, c, 2 * b, -2 * (a * m + b * n), -2 * (c + n + b * m)
+    return -0.5 * np.dot(weights, features)
+
+
+@pytest.mark.parametrize("kind", ["isotropic", "nonisotropic"])
+def test_the_columns_of_the_reports_gaussians(kind, x64):
+    layer = make_layer(f"quadratic_{kind}_report", num_heads=2, dtype="float64")
+    x = np.random.default_rng(1).normal(size=(1, *GRID, 4))
+    params = draw_params(layer, x, scale=0.7)
+    apply = functools.partial(layer.apply, train=False, mutable=["intermediates"])
+    seen = jax.jit(apply, compiler_options=QUICK)({"params": params}, x)[1]
+    probs = np.asarray(seen["intermediates"]["attention"][0])[0]
+    looked_at, precisions = map(np.asarray, type(layer).gaussians(params))
+    for head, spread in enumerate(params["spreads"]):
+        spread = spread * np.eye(2) if kind == "isotropic" else spread
+        np.testing.assert_allclose(precisions[head], spread @ spread.T)
+        center = params["centers"][head]
+        score = functools.partial(report_score, center, spread @ spread.T)
+        for row, col in [(0, 0), (3, 2)]:
+            weights = [
+                [np.exp(score(k - row, j - col)) for j in range(GRID[1])]
+                for k in range(GRID[0])
+            ]
+            wanted = weights / np.sum(weights)
+            np.testing.assert_allclose(probs[head, row, col], wanted, rtol=1e-10)
+        for step in ((1e-3, 0), (-1e-3, 0), (0, 1e-3), (0, -1e-3)):
+            assert score(*(looked_at[head] + step)) < score(*looked_at[head])
+        if kind == "isotropic":
+            column = 1 + center[1] / precisions[head, 1, 1]
+            np.testing.assert_allclose(looked_at[head], (center[0], column))

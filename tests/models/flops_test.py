@@ -12,6 +12,7 @@ from jax import lax
 
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax import models
+from attn_cnn_jax.models.attention import LearnedContentAttention, Parameter
 from attn_cnn_jax.models.flops import paper_flops, program_flops
 
 IMAGE = (32, 32, 3)
@@ -117,6 +118,8 @@ def test_keys_that_are_handed_in_do_not_count():
     class Attention(nn.Module):
         """Kernels as an attention layer holds them; what it computes is no matter."""
 
+        parameters = LearnedContentAttention.parameters
+
         @nn.compact
         def __call__(self, x, keys=None, *, train):
             shapes = {
@@ -151,6 +154,25 @@ def test_keys_that_are_handed_in_do_not_count():
         model = Hierarchical(by_name)
         variables = model.init(jax.random.key(0), jnp.zeros((1, 4, 5, 6)), train=False)
         assert paper_flops(model, variables, (4, 5, 6)) == 2 * multiply_adds
+
+
+def test_a_kernel_that_a_layer_does_not_declare_is_not_skipped():
+    """The FLOPs of such a network are unknown, not those of its other kernels."""
+
+    class Attention(nn.Module):
+        parameters = {"scores": Parameter(0)}
+
+        @nn.compact
+        def __call__(self, x):
+            self.param("bias", nn.initializers.zeros, x.shape[-1:])
+            for name in names:
+                self.param(name, nn.initializers.ones, (2, 3))
+            return nn.Dense(7)(x)
+
+    names = ["scores"]
+    assert paper_flops_of(lambda x: Attention()(x), (4, 5, 3)) == 2 * 20 * 3 * 7
+    names.append("kernel")
+    assert paper_flops_of(lambda x: Attention()(x), (4, 5, 3)) is None
 
 
 def test_matrix_products_count_two_a_multiply_add():

@@ -16,16 +16,16 @@ from attn_cnn_jax import checkpoint, models
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import from_attention_cnn, to_attention_cnn
-from attn_cnn_jax.models.attention import HEAD_AXES
+from attn_cnn_jax.models.attention import ATTENTIONS, layer_class
 from attn_cnn_jax.models.flops import paper_flops, program_flops
 from attn_cnn_jax.models.layers import sown_layers
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
-OWN_HEADS = sorted(set(config_lib.ATTENTION_FIELDS) - {"multi_head"})
+OWN_HEADS = sorted(set(ATTENTIONS) - {"multi_head"})
 # Of the original: these the other code has too.
 # One whose maps do not depend on the image, one that factorises them, one with content.
 KINDS = ["quadratic_nonisotropic", "learned_wo_content", "learned_w_content_report"]
-ORIGINALS = sorted(set(OWN_HEADS) - {"learned_w_content_report"})
+ORIGINALS = [name for name in OWN_HEADS if not name.endswith("_report")]
 
 
 def network(attention, num_heads, **fields):
@@ -142,7 +142,7 @@ def test_flops_count_the_heads_that_are_there():
 @pytest.mark.parametrize("attention", OWN_HEADS)
 @pytest.mark.parametrize("projects", [False, True])
 def test_the_axes_of_heads_are_those_that_grow_with_them(attention, projects):
-    fields = config_lib.ATTENTION_FIELDS[attention]
+    fields = ATTENTIONS[attention].fields
     if projects and "project_values" not in fields:
         pytest.skip("only the report's attention projects values first")
 
@@ -155,9 +155,11 @@ def test_the_axes_of_heads_are_those_that_grow_with_them(attention, projects):
 
     two, five = layer(2), layer(5)
     assert two.keys() == five.keys()
+    facts = layer_class(ATTENTIONS[attention].layer).parameters
     for name, array in two.items():
         grown = [a for a in range(array.ndim) if array.shape[a] != five[name].shape[a]]
-        assert grown == ([HEAD_AXES[name]] if name in HEAD_AXES else [])
+        axis = facts[name].head_axis
+        assert grown == ([] if axis is None else [axis])
         assert all(array.shape[a] == 2 for a in grown)
 
 

@@ -13,7 +13,7 @@ from flax import traverse_util
 
 from attn_cnn_jax import models
 from attn_cnn_jax.config import san_hierarchical, self_attention, vit
-from attn_cnn_jax.models.attention import ATTENTIONS, relative
+from attn_cnn_jax.models.attention import ATTENTIONS
 from attn_cnn_jax.models.encoder import EncoderBlock, apply_layer, make_blocks
 from attn_cnn_jax.models.san import Bottleneck
 from attn_cnn_jax.models.scores import (
@@ -143,7 +143,7 @@ def test_a_learned_layer_computes_keys_once_or_never(attention, batch, monkeypat
             passes.append((*args, result[1]))
         return result
 
-    monkeypatch.setattr(relative, "projected_keys", projected)
+    monkeypatch.setattr(learned, "projected_keys", projected)
     images = np.random.default_rng(0).normal(size=(batch, 8, 8, 3)).astype(np.float32)
     with nn.intercept_methods(record):
         model.apply(variables, jnp.asarray(images), train=False)
@@ -188,7 +188,7 @@ def encoder_block(attention, **fields):
     if "position_dim" in layer_fields:
         layer_fields["position_dim"] = 6
     layer = functools.partial(
-        ATTENTIONS[attention],
+        ATTENTIONS[attention].layer,
         num_heads=4,
         param_dtype=jnp.dtype("float64"),
         **layer_fields,
@@ -378,7 +378,7 @@ def test_an_image_alone_is_scored_like_the_same_image_twice(attention, x64, quic
     stack = Stack(encoder_block(attention), 2)
     x = jnp.asarray(np.random.default_rng(5).normal(size=(1, *GRID, WIDTH)))
     twice = jnp.concatenate([x, x])
-    assert not relative._folding_pays(x) and relative._folding_pays(twice)
+    assert not learned._folding_pays(x) and learned._folding_pays(twice)
     params = draw(jax.eval_shape(stack.init, jax.random.key(0), x))["params"]
     cotangent = np.random.default_rng(6).normal(size=x.shape)
 

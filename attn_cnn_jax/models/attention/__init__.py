@@ -6,48 +6,121 @@ being captured a layer sows its probabilities as `attention`,
 `[B or 1, N, Hq, Wq, Hk, Wk]`; a leading 1 says that they do not depend on the image.
 """
 
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, NamedTuple
 
-from attn_cnn_jax.models.attention.axes import HEAD_AXES, VALUE_AXES
-from attn_cnn_jax.models.attention.headless import HeadlessAttention
-from attn_cnn_jax.models.attention.mixing import Keys, dropout_probs, value_params
+from flax import linen as nn
+
+from attn_cnn_jax.models.attention.layer import (
+    HeadlessAttention,
+    Keys,
+    Parameter,
+    PixelAttention,
+    dropout_probs,
+    never,
+    once_a_key,
+    once_a_pixel,
+    value_params,
+)
+from attn_cnn_jax.models.attention.learned import (
+    LearnedContentAttention,
+    LearnedContentAttentionV1,
+    LearnedPositionAttention,
+)
 from attn_cnn_jax.models.attention.multi_head import MultiHeadAttention
-from attn_cnn_jax.models.attention.quadratic import QuadraticAttention
-from attn_cnn_jax.models.attention.relative import LearnedRelativeAttention
+from attn_cnn_jax.models.attention.quadratic import (
+    QuadraticAttention,
+    ReportQuadraticAttention,
+)
 
 __all__ = [
     "ATTENTIONS",
-    "HEAD_AXES",
-    "VALUE_AXES",
+    "BUILT_IN",
     "HeadlessAttention",
     "Keys",
-    "LearnedRelativeAttention",
+    "LearnedContentAttention",
+    "LearnedPositionAttention",
     "MultiHeadAttention",
+    "Parameter",
+    "PixelAttention",
     "QuadraticAttention",
+    "add_attention",
     "dropout_probs",
+    "layer_class",
+    "never",
+    "once_a_key",
+    "once_a_pixel",
     "value_params",
 ]
 
-ATTENTIONS = {
-    "quadratic_isotropic": partial(QuadraticAttention, isotropic=True),
-    "quadratic_nonisotropic": partial(QuadraticAttention, isotropic=False),
-    "learned_wo_content": partial(
-        LearnedRelativeAttention, content=False, query_position=False
-    ),
-    "learned_w_content": partial(
-        LearnedRelativeAttention, content=True, query_position=True
-    ),
-    "learned_w_content_report": partial(
-        LearnedRelativeAttention,
-        content=True,
-        query_position=True,
-        projection_bias=False,
-    ),
-    "learned_query_position": partial(
-        LearnedRelativeAttention, content=False, query_position=True
-    ),
-    "learned_w_content_v1": partial(
-        LearnedRelativeAttention, content=True, query_position=False
-    ),
-    "multi_head": MultiHeadAttention,
-}
+
+class Attention(NamedTuple):
+    """An attention by its name: the layer, and its fields with their defaults.
+
+    The fields are those of `config.model.attention` beside `name` and `dropout_rate`.
+    """
+
+    layer: Callable[..., nn.Module]
+    fields: Mapping[str, Any]
+
+
+ATTENTIONS: dict[str, Attention] = {}
+
+
+def add_attention(name: str, layer: Callable[..., nn.Module], **fields: Any) -> None:
+    """Make `layer` the attention called `name`, with these fields and their defaults.
+
+    The network builds it as `layer(num_heads, dropout_rate, param_dtype, **fields)`.
+    """
+    ATTENTIONS[name] = Attention(layer, fields)
+
+
+def layer_class(layer: Callable[..., nn.Module]) -> Any:
+    """Return the class behind a layer that may have some of its arguments already."""
+    return layer.func if isinstance(layer, partial) else layer
+
+
+for _isotropic in (True, False):
+    _name = "quadratic_isotropic" if _isotropic else "quadratic_nonisotropic"
+    for _suffix, _layer in (
+        ("", QuadraticAttention),
+        ("_report", ReportQuadraticAttention),
+    ):
+        add_attention(
+            _name + _suffix,
+            partial(_layer, isotropic=_isotropic),
+            center_std=2.0,
+            spread_std=0.01,
+        )
+add_attention(
+    "learned_wo_content", LearnedPositionAttention, max_position=16, position_dim=400
+)
+add_attention(
+    "learned_wo_content_report",
+    LearnedPositionAttention,
+    max_position=16,
+    position_dim=400,
+    project_values=False,
+)
+add_attention("learned_w_content", LearnedContentAttention, max_position=16)
+add_attention(
+    "learned_w_content_report",
+    partial(LearnedContentAttention, projection_bias=False),
+    max_position=16,
+    project_values=False,
+    transposed=False,
+)
+add_attention(
+    "learned_query_position",
+    partial(LearnedContentAttention, content=False),
+    max_position=16,
+)
+add_attention(
+    "learned_w_content_v1",
+    LearnedContentAttentionV1,
+    max_position=16,
+    position_dim=400,
+)
+add_attention("multi_head", MultiHeadAttention)
+BUILT_IN = frozenset(ATTENTIONS)  # their fields have ranges; a user's own have none

@@ -1,23 +1,33 @@
 """Multi-head attention without positions."""
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from attn_cnn_jax.models.attention.mixing import Keys, dropout_probs
+from attn_cnn_jax.models.attention.layer import Keys, Parameter, dropout_probs
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
 from attn_cnn_jax.models.scores import at_least_float32, softmax_over_keys
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention without positions, D_h = D / N (paper, section 2.1)."""
+    """Multi-head attention without positions, D_h = D / N (paper, section 2.1).
+
+    The heads share the width: a layer without one of them is another layer.
+    """
 
     num_heads: int
     dropout_rate: float
     param_dtype: Any
+
+    heads_share_width: ClassVar[bool] = True
+    parameters: ClassVar[Mapping[str, Parameter]] = {
+        "value/kernel": Parameter(1, is_value=True),
+        "value/bias": Parameter(0, is_value=True),
+    }
 
     @nn.compact
     def __call__(

@@ -21,7 +21,7 @@ _RELATION, _VALUE, _SHARE = 16, 4, 8
 
 
 def dense(features: int, param_dtype: Any, name: str, *, bias: bool = True):
-    """A 1 x 1 convolution, drawn like PyTorch's."""
+    """Return a 1 x 1 convolution, drawn like PyTorch's."""
 
     def layer(x: Array) -> Array:
         return nn.Dense(
@@ -53,7 +53,7 @@ class NeighbourhoodAttention(nn.Module):
     def __call__(
         self, x: Float[Array, "B H W C"], keys: Keys = None, *, train: bool
     ) -> tuple[Float[Array, "B H W D"], Keys]:
-        """Aggregated values, D = C / 4, and the keys, those of `x` if None."""
+        """Return aggregated values, D = C / 4, and keys (those of `x` if None)."""
         width = x.shape[-1]
         if width % (_VALUE * _SHARE):
             raise ValueError(f"{width=} of a SAN block is not a multiple of 32")
@@ -76,7 +76,7 @@ class NeighbourhoodAttention(nn.Module):
         return aggregate(values, weights), keys
 
     def _pairwise(self, queries, keys, num_planes: int, *, train: bool) -> Array:
-        """Softmax over taps of gamma(query - key, positions) (report, Eq. 5)."""
+        """Return softmax over taps of gamma(query - key, positions) (report, Eq. 5)."""
         relation = subtract(queries, keys, self.kernel_size)
         positions = dense(2, self.param_dtype, "position")(
             position_map(*queries.shape[1:3]).astype(queries.dtype)
@@ -90,7 +90,7 @@ class NeighbourhoodAttention(nn.Module):
         return jax.nn.softmax(scores.astype(at_least_float32(scores)), axis=-2)
 
     def _patchwise(self, queries, keys, num_planes: int, *, train: bool) -> Array:
-        """gamma(query, the keys of all taps), raw (report, Eq. 6)."""
+        """Return gamma(query, the keys of all taps) as it is (report, Eq. 6)."""
         taps = neighbourhoods(keys, self.kernel_size)
         patch = taps.swapaxes(-1, -2).reshape(*keys.shape[:3], -1)  # channel, then tap
         patch = jnp.concatenate([queries, patch], axis=-1)
@@ -102,7 +102,7 @@ class NeighbourhoodAttention(nn.Module):
         return weights.swapaxes(-1, -2)
 
     def _weight_network(self, x, hidden: int, features: int, *, train: bool) -> Array:
-        """gamma: norm, relu, linear, norm, relu, linear."""
+        """Apply gamma: norm, relu, linear, norm, relu, linear."""
         norm = partial(BatchNorm, self.param_dtype)
         x = nn.relu(norm(name="relation_norm")(x, train=train))
         x = dense(hidden, self.param_dtype, "relation_dense", bias=False)(x)
@@ -127,7 +127,7 @@ class Bottleneck(nn.Module):
     def __call__(
         self, x: Float[Array, "B H W C"], keys: Keys = None, *, train: bool
     ) -> tuple[Float[Array, "B H W C"], Keys]:
-        """The block's output and the keys that its attention used."""
+        """Return the block's output and the keys that its attention used."""
         activated = nn.relu(BatchNorm(self.param_dtype, name="norm_1")(x, train=train))
         mixed, keys = NeighbourhoodAttention(
             attention=self.attention,
@@ -141,6 +141,6 @@ class Bottleneck(nn.Module):
 
 
 def position_map(height: int, width: int) -> Float[Array, "1 height width 2"]:
-    """(x, y) of every pixel, each from -1 to 1 with both ends."""
+    """Return (x, y) of every pixel, each from -1 to 1 with both ends."""
     x, y = jnp.linspace(-1.0, 1.0, width), jnp.linspace(-1.0, 1.0, height)
     return jnp.stack(jnp.meshgrid(x, y), axis=-1)[None]

@@ -37,7 +37,7 @@ class SAN(nn.Module):
     def __call__(
         self, images: Float[Array, "B H W C"], *, train: bool
     ) -> Float[Array, "B num_classes"]:
-        """Logits of normalised images."""
+        """Return the logits of normalised images."""
         dtype = jnp.promote_types(jnp.float32, self.compute_dtype)
         x = images.astype(self.compute_dtype)
         x = dense(self.widths[0], dtype, "stem_conv", bias=False)(x)
@@ -85,7 +85,7 @@ class HierarchicalSAN(nn.Module):
     def __call__(
         self, images: Float[Array, "B H W C"], *, train: bool
     ) -> Float[Array, "B num_classes"]:
-        """Logits of normalised images."""
+        """Return the logits of normalised images."""
         dtype = jnp.promote_types(jnp.float32, self.compute_dtype)
         x = images.astype(self.compute_dtype)
         x = dense(self.width, dtype, "stem_conv", bias=False)(x)

@@ -19,7 +19,7 @@ _PADDINGS = {"reflect": "reflect", "zero": "constant"}
 def neighbourhoods(
     x: Float[Array, "B H W C"], kernel_size: int, *, padding: str = "reflect"
 ) -> Float[Array, "B H W T C"]:
-    """The taps around every pixel, copied out: T = kernel_size^2 times the memory."""
+    """Copy out the taps around every pixel: T = kernel_size^2 times the memory."""
     shape = (x.shape[1], x.shape[2])
     x = _pad(x, kernel_size, padding)
     return jnp.stack([_tap(x, t, kernel_size, shape) for t in range(kernel_size**2)], 3)
@@ -32,7 +32,7 @@ def subtract(
     *,
     padding: str = "reflect",
 ) -> Float[Array, "B H W T C"]:
-    """Each query minus the keys around it."""
+    """Subtract from each query the keys around it."""
     return queries[:, :, :, None] - neighbourhoods(keys, kernel_size, padding=padding)
 
 
@@ -42,7 +42,7 @@ def aggregate(
     *,
     padding: str = "reflect",
 ) -> Float[Array, "B H W C"]:
-    """Sum over taps of weight times value; channel c has weight plane c mod G.
+    """Sum weight times value over the taps; channel c has weight plane c mod G.
 
     T is an odd square and G divides C; weights do not broadcast. Neighbourhoods are
     never copied out: the sum runs over shifted views, backward over one row of taps at
@@ -150,5 +150,5 @@ def _tap(padded: Array, tap: int, kernel_size: int, shape: tuple[int, int]) -> A
 
 
 def _planes(x: Array, num_planes: int) -> Array:
-    """Channels c = s G + g split into (s, g)."""
+    """Split the channels c = s G + g into (s, g)."""
     return x.reshape(*x.shape[:-1], -1, num_planes)

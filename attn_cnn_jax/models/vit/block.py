@@ -1,8 +1,8 @@
 """Pre-norm transformer blocks over tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from flax import linen as nn
 from flax.typing import Initializer
 from jaxtyping import Array, Float
 
+from attn_cnn_jax.models.attention import Parameter
 from attn_cnn_jax.models.encoder import ACTIVATIONS
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
 from attn_cnn_jax.models.normalization import layer_norm
@@ -19,7 +20,7 @@ TokenKeys = Float[Array, "B T N E"] | None
 
 
 class Initializers(NamedTuple):
-    """How the parameters are drawn; a bias given its fan-in."""
+    """The initialisers of the parameters; that of a bias takes its fan-in."""
 
     embedding: Initializer
     position: Initializer
@@ -69,11 +70,16 @@ class TokenAttention(nn.Module):
     initializers: Initializers
     param_dtype: Any
 
+    parameters: ClassVar[Mapping[str, Parameter]] = {
+        "value/kernel": Parameter(1, is_value=True),
+        "value/bias": Parameter(0, is_value=True),
+    }
+
     @nn.compact
     def __call__(
         self, x: Float[Array, "B T D"], keys: TokenKeys = None, *, train: bool
     ) -> tuple[Float[Array, "B T D"], TokenKeys]:
-        """softmax(q . k / sqrt(head_dim)) v with `keys` (those of `x` if None)."""
+        """Return softmax(q . k / sqrt(head_dim)) v and keys (those of `x` if None)."""
         width = x.shape[-1]
         draws = self.initializers
         project = partial(
@@ -129,7 +135,7 @@ class TokenBlock(nn.Module):
     def __call__(
         self, x: Float[Array, "B T D"], keys: TokenKeys = None, *, train: bool
     ) -> tuple[Float[Array, "B T D"], TokenKeys]:
-        """One block; `keys` are those that its attention used."""
+        """Apply the block and return the keys that its attention used."""
         normalized = layer_norm(
             x, self.norm_epsilon, self.param_dtype, "attention_norm"
         )

@@ -4,17 +4,18 @@ Tokens are the patches of the map in row-major order behind the class token, if 
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
+from attn_cnn_jax.models.attention import Parameter
 from attn_cnn_jax.models.encoder import apply_layer, make_blocks
 from attn_cnn_jax.models.normalization import BatchNorm, make_layer_norm
 from attn_cnn_jax.models.patches import patchify
-from attn_cnn_jax.models.resnet import ResidualBlock, conv
+from attn_cnn_jax.models.resnet import ResidualBlock, conv, kaiming_kernel
 from attn_cnn_jax.models.vit.block import (
     INITIALIZERS,
     TokenAttention,
@@ -54,8 +55,11 @@ class VisionTransformer(nn.Module):
     norm_epsilon: float
     compute_dtype: str
 
+    parameters: ClassVar = {"class_token": Parameter(), "positions": Parameter()}
+    attention_layer: ClassVar = TokenAttention
+
     def setup(self) -> None:
-        """Blocks and readout; what depends on the images is made in `embed`."""
+        """Make blocks and readout; `embed` makes what the images decide."""
         self.blocks = make_blocks(
             lambda name, layer: self.block(name), self.num_layers, self.share_weights
         )
@@ -77,7 +81,7 @@ class VisionTransformer(nn.Module):
         train: bool,
         class_token: Float[Array, "B P"] | None = None,
     ) -> Float[Array, "B num_classes"]:
-        """Logits of normalised images.
+        """Return the logits of normalised images.
 
         `class_token`: what a random class token is to be, P values of a patch (row,
         column, channel); None draws it, in training from the rng "class_token", else
@@ -96,7 +100,7 @@ class VisionTransformer(nn.Module):
         train: bool,
         class_token: Float[Array, "B P"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """The tokens of normalised images, as the first layer takes them."""
+        """Return the tokens of normalised images, as the first layer takes them."""
         dtype, draws = self._param_dtype(), INITIALIZERS[self.initialization]
         x = images.astype(self.compute_dtype)
         if self.stem_width:
@@ -128,11 +132,11 @@ class VisionTransformer(nn.Module):
     def layer(
         self, x: Float[Array, "B T D"], keys: TokenKeys, layer: int, *, train: bool
     ) -> tuple[Float[Array, "B T D"], TokenKeys]:
-        """`x` and keys after a layer, counted from 0; None are the first's keys."""
+        """Return `x` and keys after a layer, from 0 (keys of the first are None)."""
         return apply_layer(self.blocks, self.share_weights, layer, x, keys, train=train)
 
     def classify(self, x: Float[Array, "B T D"]) -> Float[Array, "B num_classes"]:
-        """Logits of what the last layer returns."""
+        """Return the logits of the last layer's output."""
         if self.final_norm:
             x = self.last_norm(x).astype(x.dtype)
         x = x.astype(self._param_dtype())
@@ -144,7 +148,7 @@ class VisionTransformer(nn.Module):
 
     @nn.nowrap
     def block(self, name: str) -> TokenBlock:
-        """A layer of the network."""
+        """Return a layer of the network."""
         dtype = self._param_dtype()
         attention = partial(
             TokenAttention,
@@ -182,7 +186,7 @@ class VisionTransformer(nn.Module):
     def evaluation_draws(
         self, rng: Array, indices: Int[Array, "B"], channels: int
     ) -> dict[str, Float[Array, "B P"]]:
-        """The random class token of each image, from `rng` and its index alone."""
+        """Draw the class token of each image, from `rng` and its index alone."""
         if self.class_token != "random":
             return {}
 
@@ -203,7 +207,7 @@ class Stem(nn.Module):
     def __call__(
         self, x: Float[Array, "B H W C"], *, train: bool
     ) -> Float[Array, "B H W D"]:
-        """The map of `width` channels."""
+        """Return the map of `width` channels."""
         x = conv(
             self.width,
             (3, 3),
@@ -219,7 +223,7 @@ class Stem(nn.Module):
                 stride=1,
                 bottleneck=False,
                 param_dtype=self.param_dtype,
-                kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal"),
+                kernel_init=kaiming_kernel,
                 name=f"block_{i}",
             )(x, train=train)
         return x

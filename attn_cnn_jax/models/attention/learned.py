@@ -1,0 +1,211 @@
+"""Attention scored by learned relative positions, without or with content."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from attn_cnn_jax.models.attention.layer import (
+    Keys,
+    Parameter,
+    PixelAttention,
+    Scores,
+    once_a_key,
+    once_a_pair_of_columns,
+    once_a_pair_of_rows,
+    once_a_pixel,
+)
+from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
+from attn_cnn_jax.models.scores import (
+    at_least_float32,
+    content_scores,
+    folded_content_scores,
+    projected_keys,
+    query_position_scores,
+    sum_axes,
+    table_axis_scores,
+)
+
+
+class LearnedAttention(PixelAttention):
+    """The share of both learned layers: tables of positions and the map of values.
+
+    With 16 heads the report's layers project the values before mixing
+    (`project_values`); that map is folded into the one behind the heads.
+    """
+
+    max_position: int
+
+    parameters: ClassVar[Mapping[str, Parameter]] = {
+        **PixelAttention.parameters,
+        "value_projection_kernel": Parameter(0, once_a_pixel),
+        "row_embeddings": Parameter(),
+        "col_embeddings": Parameter(),
+        "row_keys": Parameter(1, once_a_pair_of_rows),
+        "col_keys": Parameter(1, once_a_pair_of_columns),
+    }
+
+    def output_map(self, width: int) -> tuple[Array, Array]:
+        """Return kernel [N, D, D] and bias [D] of the map behind the heads."""
+        kernel, bias = super().output_map(width)
+        if getattr(self, "project_values", False):
+            shape, init = (self.num_heads, width, width), torch_uniform(width)
+            name = "value_projection_kernel"
+            projection = self.param(name, init, shape, self.param_dtype)
+            kernel = jnp.einsum("nde,nef->ndf", projection, kernel)
+        return kernel, bias
+
+    def _check_grid(self, x: Array) -> None:
+        if max(x.shape[1:3]) > self.max_position:
+            raise ValueError(
+                f"a grid of {x.shape[1]} x {x.shape[2]} pixels is larger than "
+                f"attention.max_position={self.max_position}"
+            )
+
+    def _embeddings(self, position_dim: int) -> tuple[Array, Array]:
+        shape = (2 * self.max_position - 1, position_dim)
+        init = nn.initializers.normal(1.0)
+        rows = self.param("row_embeddings", init, shape, self.param_dtype)
+        return rows, self.param("col_embeddings", init, shape, self.param_dtype)
+
+    def _axis_scores(self, x: Array, position_dim: int) -> tuple[Array, Array]:
+        """Score the offsets by keys of the heads' own, alike for all images."""
+        rows, cols = self._embeddings(position_dim)
+        shape = (position_dim, self.num_heads)
+        row_keys = self.param("row_keys", torch_kernel, shape, self.param_dtype)
+        col_keys = self.param("col_keys", torch_kernel, shape, self.param_dtype)
+        return (
+            table_axis_scores(rows, row_keys, x.shape[1]),
+            table_axis_scores(cols, col_keys, x.shape[2]),
+        )
+
+
+def offset_scores(
+    params: Mapping[str, Any], grid: tuple[int, int]
+) -> Float[Array, "N rows columns"]:
+    """Return the learned scores of the offsets that a grid of H x W pixels has.
+
+    `params` are those of a layer. Offset (row, column) stands at [row + H - 1, column +
+    W - 1] of the 2H - 1 rows and 2W - 1 columns; what the tables hold beyond is never
+    looked up and so never trained. The score is row_key . row[offset] + col_key .
+    col[offset] (paper, section 4.3), as far as it does not depend on the image.
+    """
+
+    def axis(name: str, length: int) -> Array:
+        table = jnp.asarray(params[f"{name}_embeddings"])
+        zero = len(table) // 2
+        there = table[zero - length + 1 : zero + length]
+        return (there @ params[f"{name}_keys"]).T
+
+    rows, cols = axis("row", grid[0]), axis("col", grid[1])
+    return rows[:, :, None] + cols[:, None, :]
+
+
+class LearnedPositionAttention(LearnedAttention):
+    """Attention scored by learned positions alone (paper, section 4.3).
+
+    A score is row_key . row[k - i] + col_key . col[l - j], not scaled, the same for all
+    images; the keys are the head's own.
+    """
+
+    position_dim: int
+    project_values: bool = False
+
+    offset_scores = staticmethod(offset_scores)
+
+    def scores(self, x: Float[Array, "B H W D"], keys: Keys) -> tuple[Scores, Keys]:
+        """Return the row and the column term; keys are handed through."""
+        self._check_grid(x)
+        return self._axis_scores(x, self.position_dim), keys
+
+
+class LearnedContentAttention(LearnedAttention):
+    """Attention scored by queries (paper, sections 2.3 and 4.3).
+
+    With D the width of the layer and of every head, scores are q . k / sqrt(D), unless
+    `content` is False, and (q[:D/2] . row[k - i] + q[D/2:] . col[l - j]) / sqrt(D).
+
+    The report's layer has no `projection_bias` of queries and keys. Its code scores
+    pixel (j, i) against (l, k) where it mixes (i, j) and (k, l): `transposed`.
+    """
+
+    content: bool = True
+    projection_bias: bool = True
+    project_values: bool = False
+    transposed: bool = False
+
+    parameters: ClassVar[Mapping[str, Parameter]] = {
+        **LearnedAttention.parameters,
+        "query_kernel": Parameter(1, once_a_pixel),
+        "query_bias": Parameter(0),
+        "key_kernel": Parameter(1, once_a_key),
+        "key_bias": Parameter(0),
+    }
+    halves_queries: ClassVar[bool] = True
+
+    def scores(self, x: Float[Array, "B H W D"], keys: Keys) -> tuple[Scores, Keys]:
+        """Return the scores of every image, and the keys that they are against."""
+        self._check_grid(x)
+        width = x.shape[-1]
+        query_kernel, query_bias = self._projection("query", width)
+        scores = jnp.zeros((), at_least_float32(x))
+        if self.content:
+            # Its bias never matters (see content_scores); it is counted and decays.
+            key_kernel, _ = self._projection("key", width)
+            if _folding_pays(x):  # the keys are then the pixels themselves
+                keys = x if keys is None else keys
+                content = folded_content_scores(
+                    x, keys, query_kernel, query_bias, key_kernel
+                )
+            else:
+                keys = projected_keys(x, key_kernel) if keys is None else keys
+                content = content_scores(x, keys, query_kernel, query_bias)
+            scores = width**-0.5 * content
+        scores = scores + self._position_scores(x, query_kernel, query_bias)
+        if self.transposed:
+            if x.shape[1] != x.shape[2]:
+                raise ValueError(
+                    "attention.transposed needs a square grid, not "
+                    f"{(x.shape[1], x.shape[2])}"
+                )
+            scores = scores.transpose(0, 1, 3, 2, 5, 4)
+        return scores, keys
+
+    def _position_scores(self, x: Array, query_kernel: Array, query_bias: Array):
+        width = x.shape[-1]
+        tables = self._embeddings(width // 2)
+        rows, cols = query_position_scores(x, query_kernel, query_bias, *tables)
+        return width**-0.5 * (rows[..., :, None] + cols[..., None, :])
+
+    def _projection(self, name: str, width: int) -> tuple[Array, Array]:
+        """Return kernel [D, N, D] and bias [N, D], zero where the layer has none."""
+        shape, init = (width, self.num_heads, width), torch_uniform(width)
+        kernel = self.param(f"{name}_kernel", init, shape, self.param_dtype)
+        if self.projection_bias:
+            bias = self.param(f"{name}_bias", init, shape[1:], self.param_dtype)
+        else:
+            bias = jnp.zeros(shape[1:], self.param_dtype)
+        return kernel, bias
+
+
+class LearnedContentAttentionV1(LearnedContentAttention):
+    """Attention by content and learned positions, as the paper's first version has it.
+
+    Scores are q . k / sqrt(D) plus those of `LearnedPositionAttention`.
+    """
+
+    position_dim: int = 400
+
+    halves_queries: ClassVar[bool] = False
+    offset_scores = staticmethod(offset_scores)
+
+    def _position_scores(self, x: Array, query_kernel: Array, query_bias: Array):
+        return sum_axes(*self._axis_scores(x, self.position_dim))[None]
+
+
+def _folding_pays(x: Array) -> bool:
+    """Compare W_q W_k^T, D^3 a head, with the keys, D^2 a head and pixel."""
+    batch, height, width, depth = x.shape
+    return batch * height * width > depth
