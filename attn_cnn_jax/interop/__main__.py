@@ -12,7 +12,7 @@ from attn_cnn_jax.config import check
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.evaluate import refuse_other_shapes
 from attn_cnn_jax.interop import from_state
-from attn_cnn_jax.interop.sources import read_state
+from attn_cnn_jax.interop.state_files import read_state
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Config of the state.")
 _SOURCE = flags.DEFINE_string("source", None, "The state: .npz, .safetensors or .pt.")

@@ -14,7 +14,7 @@ from attn_cnn_jax import models
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import attention_cnn, google, report, san
 from attn_cnn_jax.interop.layouts import Rule, Tensor, mapping
-from attn_cnn_jax.interop.sources import unwrap
+from attn_cnn_jax.interop.state_files import unwrap
 
 _IGNORED_BUFFERS = {"attention_mask", "relative_indices", "R", "num_batches_tracked"}
 _REPORT = "the report's code"

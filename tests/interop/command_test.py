@@ -12,7 +12,7 @@ import pytest
 
 from attn_cnn_jax import checkpoint, models
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.interop.sources import read_state
+from attn_cnn_jax.interop.state_files import read_state
 
 ROOT = Path(__file__).parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "quadratic_isotropic.npz"

@@ -9,7 +9,7 @@ from attn_cnn_jax import models
 from attn_cnn_jax.config import san, san_hierarchical, self_attention, vit
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import from_report, from_state, to_report
-from attn_cnn_jax.interop.sources import unwrap
+from attn_cnn_jax.interop.state_files import unwrap
 
 
 def small(config_model, **fields):

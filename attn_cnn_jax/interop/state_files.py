@@ -1,4 +1,4 @@
-"""Reads a PyTorch state from a file; nothing in the file is executed.
+"""Read the state of a published network from a file; nothing in it is executed.
 
 .npz: `numpy.savez(path, **{k: v.numpy() for k, v in model.state_dict().items()})`;
   where names start with `state/`, those alone are read.
