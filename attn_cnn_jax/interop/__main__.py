@@ -1,4 +1,4 @@
-"""`python -m attn_cnn_jax.interop`: a workdir from a published state."""
+"""`python -m attn_cnn_jax.interop` makes a workdir from a published state."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,10 +12,12 @@ from attn_cnn_jax.config import check
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.evaluate import refuse_other_shapes
 from attn_cnn_jax.interop import from_state
-from attn_cnn_jax.interop.sources import read_state
+from attn_cnn_jax.interop.state_files import read_state
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Config of the state.")
-_SOURCE = flags.DEFINE_string("source", None, "The state: .npz, .safetensors or .pt.")
+_SOURCE = flags.DEFINE_string(
+    "source", None, "The state: .npz, .safetensors, .pt or .ckpt."
+)
 _WORKDIR = flags.DEFINE_string("workdir", None, "Directory to make; holds no run yet.")
 
 
@@ -36,9 +38,9 @@ def main() -> None:
 def _refuse_what_cannot_run(
     variables: Mapping[str, Any], config: ConfigDict, source: str
 ) -> None:
-    """A workdir is of a whole network that fits its data, as evaluation needs it.
+    """Raise `UserError` unless the state is a whole network that fits its dataset.
 
-    Of a dataset that is not prepared here shapes may be unknown; evaluation checks.
+    The shapes of a dataset that is not prepared may be unknown; then evaluation checks.
     """
     if "classifier" not in variables["params"]:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Names and layouts of the original, epfml/attention-cnn."""
+"""Rules for the names and layouts of the original, epfml/attention-cnn."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,6 @@ from attn_cnn_jax.interop.layouts import (
 )
 
 ORIGIN = "epfml/attention-cnn"
-
 
 _OURS = r"block_(\d+)"
 _THEIRS = r"encoder.layer.\1"
@@ -93,7 +92,7 @@ def _resnet_rules() -> Iterator[Rule]:
 
 
 def rules(config_model: Any) -> tuple[Rule, ...]:
-    """The rules of a network; `UserError` if the original has none like it."""
+    """Return the rules of a network; `UserError` if the original has none like it."""
     if "attention" not in config_model:
         return tuple(_resnet_rules())
     name = config_model["attention"]["name"]

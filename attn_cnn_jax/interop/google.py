@@ -1,10 +1,10 @@
-"""Names and layouts of google-research/vision_transformer (Flax: "/" between names)."""
+"""Rules for google-research/vision_transformer (Flax: "/" joins its names)."""
 
 from collections.abc import Iterator
 
 from attn_cnn_jax.interop.layouts import SAME, Layout, Rule
 
-# Theirs has axes of length 1, and keeps the patches' kernel as that of a convolution.
+# Their arrays have axes of length 1; their kernel of the patches is a convolution's.
 _ROW = Layout(lambda a: a[None], lambda t, shape: t.reshape(shape))
 _TOKEN = Layout(lambda a: a[None, None], lambda t, shape: t.reshape(shape))
 
@@ -33,7 +33,7 @@ def _block(ours: str, theirs: str) -> Iterator[Rule]:
 
 
 def network(patch_size: int, share_weights: bool) -> tuple[Rule, ...]:
-    """The rules of a network; a shared block is the first there."""
+    """Return the rules of a network; a shared block is their first one."""
     ours, theirs = r"block_(\d+)/", r"Transformer/encoderblock_\1/"
     if share_weights:
         ours, theirs = "block/", "Transformer/encoderblock_0/"

@@ -1,7 +1,7 @@
-"""Which tensor of a published code is which array of ours, by rules.
+"""Rules that say which tensor of a published code is which array of ours.
 
-The structure comes from our variables: each leaf is matched by one rule, which gives
-its name there and its layout. No shape is written down a second time.
+The structure comes from our variables: one rule matches each leaf and gives its name
+there and its layout, so that no shape is written down a second time.
 """
 
 import re
@@ -14,16 +14,16 @@ from attn_cnn_jax.errors import UserError
 
 
 class Layout(NamedTuple):
-    """Our array as a PyTorch tensor, and a PyTorch tensor as our array of a shape."""
+    """Two functions: our array as a PyTorch tensor, and a tensor as our array."""
 
     to_torch: Callable[[Any], Any]
     from_torch: Callable[[Any, tuple[int, ...]], Any]
 
 
-# Tensors of the same shape, and biases that PyTorch keeps flat (ours: [N, D]).
+# Tensors that are alike, and biases that PyTorch keeps flat (ours: [N, D]).
 SAME = Layout(lambda a: a, lambda t, shape: t)
 FLAT = Layout(lambda a: a.reshape(-1), lambda t, shape: t.reshape(shape))
-# Linear is [out, in]: ours [in, *out], or of all heads ours [N, in, out].
+# PyTorch's Linear is [out, in]; ours is [in, *out], or [N, in, out] for all heads.
 LINEAR = Layout(
     lambda a: a.reshape(a.shape[0], -1).T, lambda t, shape: t.T.reshape(shape)
 )
@@ -36,7 +36,7 @@ CONV = Layout(
 
 # A 1x1 convolution [out, in, 1, 1] is one of our linear maps [in, out].
 POINTWISE = Layout(lambda a: a.T[:, :, None, None], lambda t, shape: t[:, :, 0, 0].T)
-# What projects to all heads at once, [N * out, in]: ours [N, in, out].
+# A Linear that projects to all heads at once is [N * out, in]; ours is [N, in, out].
 TO_HEADS = Layout(
     lambda a: a.transpose(0, 2, 1).reshape(-1, a.shape[1]),
     lambda t, shape: t.reshape(shape[0], shape[2], shape[1]).transpose(0, 2, 1),
@@ -44,9 +44,10 @@ TO_HEADS = Layout(
 
 
 def patch_layout(patch_size: int) -> Layout:
-    """Linear [out, in] whose input is a patch as (channel, row, column).
+    """Return the layout of a Linear [out, in] that reads a patch.
 
-    Ours is [in, out] with the patch as (row, column, channel).
+    The patch is (channel, row, column) there; ours is [in, out], the patch (row,
+    column, channel).
     """
     p = patch_size
 
@@ -61,12 +62,13 @@ def patch_layout(patch_size: int) -> Layout:
     return Layout(to_torch, from_torch)
 
 
-# A rule: the path of ours (regular expression, without its collection), their name.
+# A rule is our path (a regular expression, without the collection), their name (with
+# the groups of that expression) and the layout.
 Rule = tuple[str, str, Layout]
 
 
 def dense(ours: str, theirs: str, layout: Layout = LINEAR) -> tuple[Rule, ...]:
-    """A linear map, with its bias where it has one."""
+    """Return the rules of a linear map, with its bias where it has one."""
     return (
         (f"{ours}/kernel", f"{theirs}.weight", layout),
         (f"{ours}/bias", f"{theirs}.bias", FLAT),
@@ -74,7 +76,7 @@ def dense(ours: str, theirs: str, layout: Layout = LINEAR) -> tuple[Rule, ...]:
 
 
 def norm(ours: str, theirs: str) -> tuple[Rule, ...]:
-    """A LayerNorm or a BatchNorm with its running statistics."""
+    """Return the rules of a LayerNorm, or a BatchNorm with its running statistics."""
     return (
         (f"{ours}/scale", f"{theirs}.weight", SAME),
         (f"{ours}/bias", f"{theirs}.bias", SAME),
@@ -84,12 +86,12 @@ def norm(ours: str, theirs: str) -> tuple[Rule, ...]:
 
 
 def convolution(ours: str, conv: str, bn: str) -> tuple[Rule, ...]:
-    """A convolution without bias and the norm behind it."""
+    """Return the rules of a convolution without bias and of the norm behind it."""
     return (f"{ours}conv/kernel", f"{conv}.weight", CONV), *norm(f"{ours}norm", bn)
 
 
 class Tensor(NamedTuple):
-    """Our path (with its collection), our array or shape, their name, the layout."""
+    """A leaf: our path with its collection, our array or shape, their name, layout."""
 
     path: str
     ours: Any
@@ -100,7 +102,7 @@ class Tensor(NamedTuple):
 def mapping(
     variables: Mapping[str, Any], rules: Iterable[Rule], origin: str
 ) -> Iterator[Tensor]:
-    """Every leaf of `variables` (arrays or shapes) with its name and layout there.
+    """Yield every leaf of `variables` (arrays or shapes), its name there, its layout.
 
     Raises `UserError` for a leaf without a counterpart in `origin`.
     """

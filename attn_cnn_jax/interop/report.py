@@ -1,5 +1,11 @@
-"""Names and layouts of the networks that are the report's own."""
+"""Rules for the networks that are the report's own.
 
+The rules use short names. `published` turns them into those of the report's modules,
+whose saved file is a dict of state dicts: `{"encoder": ..., "conv": ..., "clf": ...}`.
+"""
+
+import re
+from collections.abc import Iterable
 from typing import Any
 
 from attn_cnn_jax.interop.layouts import (
@@ -16,14 +22,14 @@ from attn_cnn_jax.interop.layouts import (
 
 
 def _blocks(config_model: Any) -> tuple[str, str]:
-    """Path of a block and its name there; a shared one is the first there."""
+    """Return our path of a block and its name there; a shared one is their first."""
     if config_model["share_weights"]:
         return "block", "blocks.0"
     return r"block_(\d+)", r"blocks.\1"
 
 
 def learned(config_model: Any) -> tuple[Rule, ...]:
-    """Of the learned attention with content, shared or not."""
+    """Return the rules of the learned attention with content, shared or not."""
     ours, theirs = _blocks(config_model)
     projects = config_model["attention"]["project_values"]
     behind = "out" if projects else "value"
@@ -49,7 +55,7 @@ def learned(config_model: Any) -> tuple[Rule, ...]:
 
 
 def vision_transformer(config_model: Any) -> tuple[Rule, ...]:
-    """Of the report's Vision Transformer, shared or not."""
+    """Return the rules of the report's Vision Transformer, shared or not."""
     ours, theirs = _blocks(config_model)
     return (
         *convolution("stem/", "stem.0", "stem.1"),
@@ -70,3 +76,30 @@ def vision_transformer(config_model: Any) -> tuple[Rule, ...]:
         *norm(f"{ours}/mlp_norm", f"{theirs}.feedfwd.layer_norm"),
         *dense("classifier", "fc"),
     )
+
+
+# The report's modules begin a name as on the right where the rules do as on the left.
+_PUBLISHED = (
+    (r"stem\.", "resnet."),
+    (r"(enc_layer\.[^.]+)\.sam\.", r"\1.attention."),
+    (r"(blocks\.[^.]+)\.layer_norm2\.", r"\1.feedfwd.layer_norm."),
+    (r"(blocks\.[^.]+)\.fc", r"\1.feedfwd.fc"),
+    (r"(blocks\.[^.]+)\.(?!attention|feedfwd)", r"\1.attention."),
+    (r"blocks\.0\.", "block."),
+)
+_MODULE = re.compile(r"(encoder|patch(er)?|conv|clf)[./](module\.)?")
+
+
+def published(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Return the rules with the names of the report's published modules."""
+    renamed = []
+    for ours, theirs, layout in rules:
+        for pattern, replacement in _PUBLISHED:
+            theirs = re.sub(f"^{pattern}", replacement, theirs)
+        renamed.append((ours, theirs, layout))
+    return tuple(renamed)
+
+
+def without_module(name: str) -> str:
+    """Return a tensor's name in a saved file without its module's."""
+    return name.removeprefix(match[0]) if (match := _MODULE.match(name)) else name

@@ -1,4 +1,4 @@
-"""Names and layouts of the official SAN and of the report's hierarchical one."""
+"""Rules for the official SAN and for the report's hierarchical one."""
 
 from attn_cnn_jax.interop.layouts import POINTWISE, Rule, dense, norm
 

@@ -1,4 +1,4 @@
-"""From a state, names to arrays, to our variables, and back."""
+"""Convert a state, a mapping of names to arrays, to our variables, and back."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -14,14 +14,14 @@ from attn_cnn_jax import models
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import attention_cnn, google, report, san
 from attn_cnn_jax.interop.layouts import Rule, Tensor, mapping
-from attn_cnn_jax.interop.sources import unwrap
+from attn_cnn_jax.interop.state_files import unwrap
 
 _IGNORED_BUFFERS = {"attention_mask", "relative_indices", "R", "num_batches_tracked"}
 _REPORT = "the report's code"
 
 
 def from_attention_cnn(state: Mapping[str, Any], config_model: Any) -> dict[str, Any]:
-    """Our variables from a PyTorch state of the paper's code, epfml/attention-cnn.
+    """Return our variables from a PyTorch state of the paper's epfml/attention-cnn.
 
     `state` maps the original's names to arrays; its checkpoints, which wrap this as
     `model_state_dict`, and the prefix `module.` of DataParallel are understood. The
@@ -41,44 +41,65 @@ def from_attention_cnn(state: Mapping[str, Any], config_model: Any) -> dict[str,
 def to_attention_cnn(
     variables: Mapping[str, Any], config_model: Any
 ) -> dict[str, np.ndarray]:
-    """The original's PyTorch state (without buffers that it makes itself)."""
+    """Return the original's PyTorch state, without buffers that it makes itself."""
     rules = attention_cnn.rules(config_model)
     return _state(mapping(variables, rules, attention_cnn.ORIGIN))
 
 
 def from_report(state: Mapping[str, Any], config_model: Any) -> dict[str, Any]:
-    """Our variables from a state of the report's networks.
+    """Return our variables from a state of the report's networks.
 
-    The learned attention, hierarchical or not, the report's Vision Transformer,
-    SAN (names of the official code), hierarchical SAN, all PyTorch; for the standard
-    Vision Transformer Google's Flax names, joined by "/". A state of one SAN bottleneck
-    (`sam.conv1.weight`, ...) or of one of Google's blocks (`LayerNorm_0/scale`, ...)
-    gives the variables of `san.Bottleneck` or `vit.TokenBlock`. Errors are those of
-    `from_attention_cnn`.
+    These are the learned attention and the report's Vision Transformer, both
+    hierarchical or not, hierarchical SAN, SAN with the names of the official code (all
+    in PyTorch), and the standard Vision Transformer with Google's Flax names, joined by
+    "/". The report's own networks have the names of its published modules or the short
+    ones of `to_report`; the dict of state_dicts that its code saves may be nested,
+    joined (`clf/fc.bias`, `clf.fc.bias`) or merged (`fc.bias`). A state of one SAN
+    bottleneck (`sam.conv1.weight`, ...) or of one of Google's blocks
+    (`LayerNorm_0/scale`, ...) gives the variables of `san.Bottleneck` or
+    `vit.TokenBlock`. Errors are those of `from_attention_cnn`.
     """
     state = _arrays(state)
-    rules = _report_rules(config_model, state)
-    block = _block_of(config_model, state)
+    full_names = {report.without_module(name): name for name in state}
+    bare = {name: state[full_name] for name, full_name in full_names.items()}
+    rules = _report_rules(config_model, bare)
+    block = _block_of(config_model, bare)
     if block is None:
         names = ("fc.weight", "head/kernel")
-        block = _build(config_model, _num_classes(state, names, _REPORT))
-        shape = _image_shape(config_model, state)
+        block = _build(config_model, _num_classes(bare, names, _REPORT))
+        shape = _image_shape(config_model, bare)
     elif config_model["name"] == "vit":
         shape = (1, 1, config_model["width"])
     else:
         side = 2 * block.kernel_size
-        shape = (1, side, side, _bottleneck_width(state))
-    return _converted(state, list(mapping(_shapes(block, shape), rules, _REPORT)))
+        shape = (1, side, side, _bottleneck_width(bare))
+    shapes = _shapes(block, shape)
+    spellings = (rules, report.published(rules))
+    candidates = [list(mapping(shapes, spelling, _REPORT)) for spelling in spellings]
+    tensors = max(candidates, key=lambda tensors: sum(t.name in bare for t in tensors))
+    return _converted(state, [_renamed(tensor, full_names) for tensor in tensors])
+
+
+def _renamed(tensor: Tensor, full_names: Mapping[str, str]) -> Tensor:
+    """Return the tensor with its full name in the file.
+
+    A missing one is placed in the module of those whose names begin alike.
+    """
+    start = tensor.name.partition(".")[0]
+    like = (n for n in full_names if n.partition(".")[0] == start)
+    name = tensor.name if tensor.name in full_names else next(like, "")
+    module = full_names.get(name, "").removesuffix(name)
+    return tensor._replace(name=module + tensor.name)
 
 
 def to_report(variables: Mapping[str, Any], config_model: Any) -> dict[str, np.ndarray]:
-    """The state that `from_report` reads, of a network or of a block."""
+    """Return the state of a network or a block that `from_report` reads."""
     rules = _report_rules(config_model, traverse_util.flatten_dict(variables, sep="/"))
     return _state(mapping(variables, rules, _REPORT))
 
 
 def from_state(state: Mapping[str, Any], config_model: Any) -> dict[str, Any]:
-    """Our variables by the one of the two that knows the model."""
+    """Return our variables by the one of the two functions that knows the model."""
     convert = from_report if _is_reports(config_model) else from_attention_cnn
     return convert(state, config_model)
 
@@ -94,7 +115,7 @@ def _is_san(config_model: Any) -> bool:
 
 
 def _report_rules(config_model: Any, names: Mapping[str, Any]) -> tuple[Rule, ...]:
-    """The rules for a network, or for a block if `names` (ours or theirs) are one's."""
+    """Return the rules of a network, or a block if `names` (ours, theirs) are one's."""
     name = config_model["name"]
     if not _is_reports(config_model):
         raise UserError(f"{name} is not a network of {_REPORT}.")
@@ -112,7 +133,7 @@ def _report_rules(config_model: Any, names: Mapping[str, Any]) -> tuple[Rule, ..
 
 
 def _block_of(config_model: Any, state: Mapping[str, Any]) -> Any:
-    """The block that a state holds, or None if it is a whole network's."""
+    """Return the block that a state holds, or None if it holds a whole network."""
     if _is_san(config_model) and "sam.conv1.weight" in state:
         return models.san.Bottleneck(
             attention=config_model["attention"],
@@ -127,12 +148,12 @@ def _block_of(config_model: Any, state: Mapping[str, Any]) -> Any:
 
 
 def _kernel_size(config_model: Any, state: Mapping[str, np.ndarray]) -> int:
-    """The config's kernel size that a bottleneck fits, or its first one."""
+    """Return the config's kernel size that a bottleneck fits, or its first one."""
     network = _build(config_model, 1)
     sizes = getattr(network, "kernel_sizes", None) or (network.kernel_size,)
     if config_model["attention"] == "pairwise":  # no tensor depends on it
         return sizes[0]
-    # That norm is of the query and the keys of all taps, width / 16 channels each.
+    # That norm reads the query and the keys of all taps, width / 16 channels each.
     relation = _bottleneck_width(state) // 16
     norm = state.get("sam.conv_w.0.weight", np.empty(0))
     fits = (size for size in sizes if norm.shape == (relation * (1 + size**2),))
@@ -155,17 +176,16 @@ def _bottleneck_width(state: Mapping[str, np.ndarray]) -> int:
 def _image_shape(
     config_model: Any, state: Mapping[str, np.ndarray]
 ) -> tuple[int, int, int, int]:
-    """The shape of an image for which a network has all the tensors of `state`."""
+    """Return the shape of an image for which a network has the tensors of `state`."""
     name = config_model["name"]
     if _is_san(config_model):
         return 1, 224, 224, 3
     if name == "self_attention":
         return 1, config_model["patch_size"], config_model["patch_size"], 3
     theirs = ("position_embedding.weight", "Transformer/posembed_input/pos_embedding")
-    positions = [state[name] for name in theirs if name in state]
-    if not positions or positions[0].ndim < 2:
-        raise UserError(f"the state does not fit the config: {theirs[0]} is missing.")
-    num_patches = positions[0].shape[-2] - (config_model["class_token"] != "none")
+    lengths = [state[name].shape[-2:-1] for name in theirs if name in state]
+    num_tokens = next((length[0] for length in lengths if length), 1)
+    num_patches = num_tokens - (config_model["class_token"] != "none")
     size = config_model["patch_size"]
     return 1, size * max(num_patches, 1), size, 3
 
@@ -202,7 +222,7 @@ def _build(config_model: Any, num_classes: int) -> Any:
 
 
 def _shapes(module: nn.Module, input_shape: tuple[int, ...]) -> dict[str, Any]:
-    """The variables of a network or a block as shapes."""
+    """Return the variables of a network or a block as shapes."""
     init = partial(module.init, train=False)
     example = jax.ShapeDtypeStruct(input_shape, jnp.float32)
     try:

@@ -12,7 +12,7 @@ import pytest
 
 from attn_cnn_jax import checkpoint, models
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.interop.sources import read_state
+from attn_cnn_jax.interop.state_files import read_state
 
 ROOT = Path(__file__).parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "quadratic_isotropic.npz"
@@ -64,12 +64,18 @@ def test_safetensors_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "package, suffix", [("torch", ".pt"), ("torch", ".pth"), ("safetensors", None)]
+    "package, suffix",
+    [
+        ("torch", ".pt"),
+        ("torch", ".pth"),
+        ("torch", ".ckpt"),
+        ("safetensors", ".safetensors"),
+    ],
 )
 def test_a_missing_package_is_named(tmp_path, monkeypatch, package, suffix):
     for module in (package, f"{package}.numpy"):
         monkeypatch.setitem(sys.modules, module, None)
-    path = tmp_path / f"state{suffix or '.safetensors'}"
+    path = tmp_path / f"state{suffix}"
     path.touch()
     with pytest.raises(UserError, match=f"need the package {package}: pip install"):
         read_state(path)
@@ -91,14 +97,20 @@ def test_torch_files_are_read_as_weights_only(tmp_path, monkeypatch):
     def load(path, *, map_location, weights_only):
         assert (map_location, weights_only) == ("cpu", True)
         tensors = {f"module.{name}": Tensor(array) for name, array in state.items()}
+        if path.suffix == ".ckpt":
+            scheduler = {"last_epoch": 1}
+            return {"epoch": 1, "clf": tensors, "optim": {}, "scheduler": scheduler}
         return {"epoch": 1, "test_accuracy": 0.5, "model_state_dict": tensors}
 
     torch = types.ModuleType("torch")
     monkeypatch.setattr(torch, "load", load, raising=False)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    (tmp_path / "state.pt").touch()
-    read = read_state(tmp_path / "state.pt")
-    np.testing.assert_array_equal(read["classifier.weight"], state["classifier.weight"])
+    for file, prefix in (("state.pt", ""), ("last_state.ckpt", "clf/")):
+        (tmp_path / file).touch()
+        read = read_state(tmp_path / file)
+        assert read.keys() == {f"{prefix}{name}" for name in state}
+        for name in state:
+            np.testing.assert_array_equal(read[f"{prefix}{name}"], state[name])
 
 
 CONFIG = """

@@ -1,5 +1,7 @@
 """States of the report's networks: names there and back, and what is refused."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from attn_cnn_jax import models
 from attn_cnn_jax.config import san, san_hierarchical, self_attention, vit
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import from_report, from_state, to_report
-from attn_cnn_jax.interop.sources import unwrap
+from attn_cnn_jax.interop.state_files import unwrap
 
 
 def small(config_model, **fields):
@@ -233,11 +235,22 @@ def test_a_network_of_the_paper_is_not_the_reports():
         from_report({}, self_attention("learned_w_content"))
 
 
-def test_a_vit_without_positions_says_so():
-    config_model = report_vit()
+@pytest.mark.parametrize(
+    "config_model, name",
+    [
+        (report_vit(), "position_embedding.weight"),
+        (google_vit(), "Transformer/posembed_input/pos_embedding"),
+    ],
+    ids=["report", "google"],
+)
+@pytest.mark.parametrize("shape", [None, (), (8,)])
+def test_a_vit_without_positions_says_so(config_model, name, shape):
     state = to_report(random_variables(config_model, (8, 8, 3)), config_model)
-    del state["position_embedding.weight"]
-    with pytest.raises(UserError, match="position_embedding.weight is missing"):
+    del state[name]
+    if shape is not None:
+        state[name] = np.zeros(shape, np.float32)
+    complaint = "is missing" if shape is None else re.escape(f"has shape {shape}, not")
+    with pytest.raises(UserError, match=f": {name} {complaint}[^;]*$"):
         from_report(state, config_model)
 
 

@@ -12,7 +12,7 @@ import pytest
 from attn_cnn_jax import models
 from attn_cnn_jax.config import base_config, resnet, self_attention
 from attn_cnn_jax.interop import from_attention_cnn, to_attention_cnn
-from attn_cnn_jax.interop.sources import read_state
+from attn_cnn_jax.interop.state_files import read_state
 from attn_cnn_jax.optim import make_optimizer
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

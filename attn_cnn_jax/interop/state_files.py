@@ -1,9 +1,10 @@
-"""Reads a PyTorch state from a file; nothing in the file is executed.
+"""Read the state of a published network from a file; nothing in it is executed.
 
 .npz: `numpy.savez(path, **{k: v.numpy() for k, v in model.state_dict().items()})`;
   where names start with `state/`, those alone are read.
 .safetensors: the same names; needs the package safetensors.
-.pt, .pth: a state_dict, or a checkpoint of the original; needs the package torch.
+.pt, .pth, .ckpt: a state_dict, a checkpoint of the original, or the report's dict of
+  state_dicts; needs the package torch.
 """
 
 import zipfile
@@ -17,21 +18,37 @@ from attn_cnn_jax.errors import UserError
 
 # No published state is larger than 250 MB, but a zip file may claim any size.
 _MAX_BYTES = 4 * 2**30
+# The report's code saves these beside the state_dicts, to resume a run.
+_NO_WEIGHTS = {"epoch", "optim", "scheduler"}
 
 
-def unwrap(state: Any) -> Mapping[str, Any]:
-    """The state_dict itself: without a checkpoint and DataParallel's prefix."""
+def unwrap(state: Any) -> dict[str, Any]:
+    """Return the tensors by name, without a checkpoint and DataParallel's prefix.
+
+    A dict of state_dicts gives the names `<key of the dict>/<name in the state_dict>`.
+    Raises `UserError` for anything but mappings of names.
+    """
     if isinstance(state, Mapping):
         state = state.get("model_state_dict", state)
     if not isinstance(state, Mapping) or not all(isinstance(n, str) for n in state):
         raise UserError("the state is not a mapping of names to tensors.")
     if all(name.startswith("module.") for name in state):
         state = {name.removeprefix("module."): state[name] for name in state}
-    return state
+    tensors = {}
+    for name in (name for name in state if name not in _NO_WEIGHTS):
+        if isinstance(state[name], Mapping):
+            inner = unwrap(state[name])
+            tensors |= {f"{name}/{tensor}": inner[tensor] for tensor in inner}
+        else:
+            tensors[name] = state[name]
+    return tensors
 
 
 def read_state(path: str | Path) -> dict[str, np.ndarray]:
-    """The tensors of a .npz, .safetensors, .pt or .pth file; nothing in it is run."""
+    """Return the tensors of a file by name, as `unwrap` does; nothing in it is run.
+
+    Raises `UserError` for another suffix, an unreadable file or a missing package.
+    """
     path = Path(path)
     if path.suffix not in _READERS:
         raise UserError(f"{path}: not one of {', '.join(_READERS)}.")
@@ -77,4 +94,5 @@ _READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
     ".safetensors": _read_safetensors,
     ".pt": _read_torch,
     ".pth": _read_torch,
+    ".ckpt": _read_torch,
 }
