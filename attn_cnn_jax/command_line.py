@@ -17,8 +17,11 @@ from attn_cnn_jax.models import ModelError
 
 def define_variant_flag() -> None:
     """Give a command that reads runs the flag --variant."""
-    flags.DEFINE_string(
-        "variant", None, "Python file of an attention variant of your own, run first."
+    flags.DEFINE_multi_string(
+        "variant",
+        [],
+        "Python file of an attention or a dataset of your own, run before the config; "
+        "may be given more than once.",
     )
 
 
@@ -59,19 +62,22 @@ def _without_arguments(main: Callable[[], int | None]):
     def call(argv: Sequence[str]) -> int | None:
         if len(argv) > 1:
             raise UserError(f"{argv[1]!r} is not a flag; flags start with --.")
-        if "variant" in flags.FLAGS and flags.FLAGS["variant"].value:
-            variants.load(flags.FLAGS["variant"].value)
         return main()
 
     return call
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
-    files = _config_files(argv)
-    for path in files:  # ml_collections says so only later, and not which file
-        if not os.path.isfile(path):
-            raise UserError(f"there is no config file {path}.")
+    files: list[str] = []
     try:
+        argv = flags.FLAGS.read_flags_from_files(list(argv), force_gnu=False)
+        if "variant" in flags.FLAGS:
+            for path in _values(argv, "variant"):  # a config may name what they add
+                variants.load(path)
+        files = [value.partition(":")[0] for value in _values(argv, "config")]
+        for path in files:  # ml_collections says so only later, and not which file
+            if not os.path.isfile(path):
+                raise UserError(f"there is no config file {path}.")
         return flags.FLAGS(argv)
     except UserError:
         raise
@@ -79,14 +85,14 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         raise UserError(_explain(error, files)) from error
 
 
-def _config_files(argv: Sequence[str]) -> list[str]:
-    """Return the paths behind --config, with a space or with an equals sign."""
-    files = []
+def _values(argv: Sequence[str], flag: str) -> list[str]:
+    """Return what stands behind the flag, after a space or an equals sign."""
+    values = []
     for argument, following in zip(argv, [*argv[1:], ""], strict=True):
         name, equals, value = argument.partition("=")
-        if name in ("--config", "-config"):
-            files.append((value if equals else following).partition(":")[0])
-    return [path for path in files if path]
+        if name in (f"--{flag}", f"-{flag}"):
+            values.append(value if equals else following)
+    return [value for value in values if value]
 
 
 def _explain(error: Exception, config_files: Sequence[str]) -> str:

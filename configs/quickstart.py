@@ -17,10 +17,9 @@ def get_config(options: str = "") -> ConfigDict:
     config.model.dropout_rate = 0.0
     config.model.attention.dropout_rate = 0.0
     config.model.attention.center_std = 1.0  # near the pixel, on a grid of 4 x 4
-    config.dataset.update(name="digits_8x8", crop_padding=1, flip=False)
     config.batch_size = 50
     config.num_epochs = 70
     config.optimizer.learning_rate = 0.03
     config.schedule.warmup_epochs = 2.0
     config.snapshot_every_epochs = 10
-    return with_options(config, options)
+    return with_options(config, options or "digits_8x8")

@@ -16,7 +16,7 @@ COMMON = {"jax", "flax", "jaxtyping", "numpy", "ml_collections", "optax", "tqdm"
 ALLOWED: dict[str, set[str]] = {
     "__init__": set(),
     "errors": set(),
-    "config": {"errors"},
+    "config": {"data", "errors"},
     "models": set(),
     "data": {"errors"},
     "optim": set(),
@@ -53,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
         "config",
         "errors",
     },
-    "variants": {"config", "models", "errors"},
+    "variants": {"config", "data", "models", "errors"},
     "command_line": {"variants", "errors", "models"},
     "analyze": {
         "analysis",

@@ -20,6 +20,7 @@ from attn_cnn_jax.config import (
     vit,
 )
 from attn_cnn_jax.config.record import flatten
+from attn_cnn_jax.data import DATASETS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import ATTENTIONS
 
@@ -430,16 +431,21 @@ def test_the_batch_of_an_evaluation_in_training_mode_may_not_change():
 def test_options_name_a_dataset():
     (quickstart,) = (path for path in FILES if path.stem == "quickstart")
     assert row(quickstart).dataset.name == "digits_8x8"
+    augmentations = {
+        "cifar10": (4, True),
+        "cifar100": (4, True),
+        "digits": (0, False),
+        "digits_8x8": (1, False),
+    }
+    assert augmentations.keys() == DATASETS.keys()
     for path in FILES:
-        for name in ("cifar10", "cifar100", "digits"):
+        for name, (crop_padding, flip) in augmentations.items():
             config = row(path, name)
             check(config)
             assert config.dataset.name == name
-            augmented = config.dataset.crop_padding, config.dataset.flip
-            crop_padding = 0 if path.stem.startswith("san") else 4
-            assert augmented == (
-                (0, False) if name == "digits" else (crop_padding, True)
-            )
+            cropped = 0 if path.stem.startswith("san") else crop_padding
+            assert config.dataset.crop_padding == cropped
+            assert config.dataset.flip == flip
             assert config.model == row(path).model
     with pytest.raises(
         UserError, match="'cifar11' is not an option.*cifar10, cifar100"

@@ -1,7 +1,11 @@
 """Every test runs on 8 virtual CPU devices, with strict shapes and checked types."""
 
 import os
+import re
+import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
@@ -25,6 +29,8 @@ install_import_hook("attn_cnn_jax", "beartype.beartype")
 
 from attn_cnn_jax import config as config_lib  # noqa: E402
 
+ROOT = Path(__file__).parent.parent
+
 
 @pytest.fixture
 def tiny_config():
@@ -47,6 +53,35 @@ def tiny_config():
         return config
 
     return build
+
+
+class Page:
+    """A page of docs/ that says how to add something of one's own, in files."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        self.folder = folder
+        self.commands = re.findall(r"^\.venv/bin/python (.*)$", text, re.MULTILINE)
+        for file, code in re.findall(
+            r"`(\w+\.py)`[^`]*\n```python\n(.*?)```", text, re.DOTALL
+        ):
+            (folder / file).write_text(code, encoding="utf-8")
+
+    def run(self, arguments: str) -> subprocess.CompletedProcess:
+        """Run Python in the folder of the page's files."""
+        return subprocess.run(
+            [sys.executable, *arguments.split()],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""},
+            capture_output=True,
+            text=True,
+        )
+
+
+@pytest.fixture
+def page(tmp_path):
+    """Writes the files of a page of docs/ into a folder: `page("new_dataset.md")`."""
+    return lambda name: Page(name, tmp_path)
 
 
 @pytest.fixture

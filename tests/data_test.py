@@ -1,5 +1,6 @@
 """Batches: each image once, crops in range, and what is said of data that is bad."""
 
+import dataclasses
 import hashlib
 from collections import Counter
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax import data
 from attn_cnn_jax.config import base_config
 from attn_cnn_jax.data.dataset import channel_statistics
-from attn_cnn_jax.data.prepared import Keys, materialise
+from attn_cnn_jax.data.prepared import RecordFields, materialise
 from attn_cnn_jax.errors import UserError
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -232,6 +233,71 @@ def test_a_validation_split_without_images_is_refused(fraction):
         data.load(fields("digits_8x8", validation_fraction=fraction))
 
 
+def add(monkeypatch, load) -> None:
+    """Put a dataset of 8 x 8 digits called "own" into the table."""
+    entry = dataclasses.replace(data.DATASETS["digits_8x8"], load=load)
+    monkeypatch.setitem(data.DATASETS, "own", entry)
+
+
+def of_split(**changes):
+    """A change of the training split."""
+    return lambda d: {"train": dataclasses.replace(d.train, **changes)}
+
+
+UNSOUND = {
+    "no dataset": (None, "its loader returned a value of type NoneType"),
+    "classes": (lambda d: {"class_names": ("0", "1")}, "names 2 classes, not 10"),
+    "validation": (lambda d: {"validation": d.test}, "held out validation images"),
+    "no split": (lambda d: {"test": None}, "test is a value of type NoneType"),
+    "mean": (lambda d: {"mean": (0.5, 0.5, 0.5)}, r"mean is \[0.5, 0.5, 0.5\], not 1"),
+    "mean of nan": (lambda d: {"mean": (float("nan"),)}, r"mean is \[nan\], not 1"),
+    "std": (lambda d: {"std": (0.0,)}, r"std is \[0.0\], not 1 finite numbers above 0"),
+    "images": (
+        of_split(images=np.zeros((1437, 8, 8, 1))),
+        r"train images are float64 \[1437, 8, 8, 1\], not uint8 \[N, 8, 8, 1\]",
+    ),
+    "shape": (
+        of_split(images=np.zeros((1437, 8, 8), np.uint8)),
+        r"\[1437, 8, 8\], not",
+    ),
+    "labels": (
+        of_split(labels=np.zeros(1437, np.int64)),
+        r"train labels are int64 \[1437\], not int32 \[1437\]",
+    ),
+    "too few": (of_split(labels=np.zeros(1436, np.int32)), r"\[1436\], not int32"),
+    "label": (
+        of_split(labels=np.arange(1437, dtype=np.int32)),
+        "train image 10 has the label 10 of 10 classes",
+    ),
+    "negative": (of_split(labels=-np.ones(1437, np.int32)), "image 0 has the label -1"),
+    "ids": (of_split(ids=np.array(["a"])), r"train ids are <U1 \[1\], not a name"),
+    "empty": (
+        of_split(images=np.zeros((0, 8, 8, 1), np.uint8)),
+        "has no images",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", UNSOUND)
+def test_an_unsound_dataset_is_named(digits, wrong, monkeypatch):
+    change, message = UNSOUND[wrong]
+    if change is None:
+        unsound = None
+    else:
+        unsound = object.__new__(data.Dataset)  # a user's, whose types nobody checks
+        vars(unsound).update(vars(digits) | change(digits))
+    add(monkeypatch, lambda _: unsound)
+    with pytest.raises(UserError, match=f"dataset own: .*{message}") as error:
+        data.load(fields("own"))
+    assert "\n" not in str(error.value)
+
+
+def test_statistics_of_what_is_no_images_are_refused():
+    for shape, dtype in (((2, 8, 8, 1), "float64"), ((2, 8, 8), "uint8")):
+        with pytest.raises(UserError, match=f"images are {dtype} .*, not uint8"):
+            channel_statistics(np.zeros(shape, dtype))
+
+
 @contextmanager
 def prepared(name: str, data_dir: Path, splits: tuple[str, ...] = ("train", "test")):
     """`name` looks prepared in `data_dir`; its 12 records a split are TFDS's mocks."""
@@ -335,7 +401,7 @@ def test_a_bad_record_is_named(bad, position):
     records: list = [record(label=i % 10) for i in range(300)]
     records[position], message = BAD[bad]
     with pytest.raises(UserError, match=f"record {position}\\b") as error:
-        materialise(Records(records), Keys("image", "label"), 10, "reading")
+        materialise(Records(records), RecordFields("image", "label"), 10, "reading")
     error.match(message)
     assert "\n" not in str(error.value)
 
@@ -345,7 +411,9 @@ def test_good_records_keep_their_order():
     records = [{"image": i, "label": n % 10} for n, i in enumerate(images)]
     for number, fields_of_record in enumerate(records):
         fields_of_record["id"] = f"train_{number:05d}".encode()
-    split = materialise(Records(records), Keys("image", "label", "id"), 10, "reading")
+    split = materialise(
+        Records(records), RecordFields("image", "label", "id"), 10, "reading"
+    )
     assert split.ids.tolist()[298:] == ["train_00298", "train_00299"]
     np.testing.assert_array_equal(split.images, images)
     assert split.labels.tolist() == [n % 10 for n in range(300)]
@@ -354,7 +422,7 @@ def test_good_records_keep_their_order():
 def test_a_damaged_first_record_is_named():
     records = [RuntimeError("open() failed"), record()]
     with pytest.raises(UserError, match=r"record 0 .*open\(\) failed.*prepare_data"):
-        materialise(Records(records), Keys("image", "label"), 10, "reading")
+        materialise(Records(records), RecordFields("image", "label"), 10, "reading")
 
 
 REFUSED = [

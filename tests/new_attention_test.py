@@ -1,10 +1,5 @@
 """docs/new_attention.md: its file passes its own tests, trains, and is read back."""
 
-import pathlib
-import re
-import subprocess
-import sys
-
 import jax
 import pytest
 
@@ -15,23 +10,21 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import ATTENTIONS, QuadraticAttention
 from attn_cnn_jax.models.flops import paper_flops
 
-ROOT = pathlib.Path(__file__).parent.parent
-GUIDE = (ROOT / "docs/new_attention.md").read_text(encoding="utf-8")
+
+@pytest.fixture
+def guide(page):
+    return page("new_attention.md")
 
 
 @pytest.fixture
-def window(tmp_path):
+def window(guide):
     """The guide's file; its names are forgotten afterwards."""
-    (code,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    path = tmp_path / "window_attention.py"
-    path.write_text(code, encoding="utf-8")
-    yield path
+    yield guide.folder / "window_attention.py"
     ATTENTIONS.pop("window", None)
 
 
-def test_the_guides_own_tests_pass(window):
-    arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", window]
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True)
+def test_the_guides_own_tests_pass(guide):
+    done = guide.run("-m pytest -q window_attention.py")
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
 
@@ -169,7 +162,6 @@ def test_a_file_that_cannot_be_imported_is_named(tmp_path, text, said):
         variants.load(path)
 
 
-def test_the_commands_name_files_that_exist_or_are_the_guides():
-    commands = re.findall(r"^\.venv/bin/python -m (.*)$", GUIDE, re.MULTILINE)
-    assert len(commands) == 4
-    assert all("window_attention" in command for command in commands)
+def test_the_commands_name_the_guides_file(guide):
+    assert len(guide.commands) == 4
+    assert all("window_attention" in command for command in guide.commands)

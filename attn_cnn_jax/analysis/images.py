@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 
 from attn_cnn_jax.data import Dataset
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.prepare_data import binary, files, pickles
+from attn_cnn_jax.prepare_data import archives, binary, pickles
 
 _MAX_PIXELS = 64 * 2**20
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none runs a program
@@ -63,9 +63,9 @@ def choose_images(
     ("cat_s_000019") or a place in a batch ("test_batch:16", the official order; TFDS,
     and so the test set, has its own). Raises a `UserError` that says what is wrong.
     """
-    opened: list[files.Files] = []
+    opened: list[archives.Files] = []
 
-    def open_batches(text: str) -> files.Files:
+    def open_batches(text: str) -> archives.Files:
         opened.extend([] if opened else [_open(batches, text)])
         return opened[0]
 
@@ -87,7 +87,7 @@ def choose_images(
 
 
 def _choose(
-    dataset: Dataset, text: str, open_batches: Callable[[str], files.Files]
+    dataset: Dataset, text: str, open_batches: Callable[[str], archives.Files]
 ) -> Iterator[_Chosen]:
     if match := re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text, re.ASCII):
         yield from _of_test_set(dataset, int(match[1]), int(match[2] or match[1]))
@@ -158,7 +158,7 @@ def _of_file(path: pathlib.Path, shape: tuple[int, int, int]) -> _Chosen:
     return _Chosen(np.asarray(resized).reshape(shape), path.name, note=note)
 
 
-def _open(batches: str | pathlib.Path | None, text: str) -> files.Files:
+def _open(batches: str | pathlib.Path | None, text: str) -> archives.Files:
     if batches is None:
         raise UserError(
             f"{text} is neither an index or a record (test_00016) of the test set nor "
@@ -169,11 +169,11 @@ def _open(batches: str | pathlib.Path | None, text: str) -> files.Files:
     if not place.exists():
         raise UserError(f"{place} does not exist.")
     if place.is_dir():
-        return files.of_folder(place)
-    return files.of_archive(place, _RECORDS)
+        return archives.of_folder(place)
+    return archives.of_archive(place, _RECORDS)
 
 
-def _of_batches(dataset: Dataset, text: str, found: files.Files) -> _Chosen:
+def _of_batches(dataset: Dataset, text: str, found: archives.Files) -> _Chosen:
     """An image of CIFAR's python batches, by its file name or by batch and place."""
     record, _, number = text.rpartition(":")
     if record in _RECORDS and re.fullmatch(r"\d{1,9}", number, re.ASCII):
@@ -194,7 +194,7 @@ def _of_batches(dataset: Dataset, text: str, found: files.Files) -> _Chosen:
     raise UserError(f"no image in {found.where} is called {text}.")
 
 
-def _file_names(batch: dict, record: str, found: files.Files) -> list[str]:
+def _file_names(batch: dict, record: str, found: archives.Files) -> list[str]:
     """The file names of a batch without .png, as many as it has images."""
     names: Any = batch.get("filenames")
     pixels: Any = batch.get("data")

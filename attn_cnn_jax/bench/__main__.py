@@ -57,6 +57,7 @@ _SHARED = (
     "warmup_calls",
     "latency",
     "train",
+    "variant",
 )
 
 command_line.define_variant_flag()
@@ -154,7 +155,7 @@ def _side_by_side(configs: list[str]) -> int:
     One that fails costs its own line alone, and the exit status.
     """
     _batch_sizes()  # refused here, once
-    shared = [flags.FLAGS[name].serialize() for name in _SHARED]
+    shared = [a for f in _SHARED for a in flags.FLAGS[f].serialize().split("\n")]
     records, failed = [], False
     for i, config in enumerate(configs):
         print(f"{i + 1} of {len(configs)}: {config}", file=sys.stderr, flush=True)

@@ -1,17 +1,18 @@
-"""The one schema of a run: what a row of a table sets."""
+"""The one schema of a run, whose fields a row of a table sets."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from attn_cnn_jax.data import DATASETS
 from attn_cnn_jax.errors import UserError
 
-_DATASETS: dict[str, dict[str, Any]] = {
-    "cifar10": {"name": "cifar10", "crop_padding": 4, "flip": True},
-    "cifar100": {"name": "cifar100", "crop_padding": 4, "flip": True},
-    "digits": {"name": "digits", "crop_padding": 0, "flip": False},
-}
+
+def _dataset(name: str) -> dict[str, Any]:
+    """Return the fields of `config.dataset` that choose a dataset of the table."""
+    entry = DATASETS[name]
+    return {"name": name, "crop_padding": entry.crop_padding, "flip": entry.flip}
 
 
 def base_config() -> ConfigDict:
@@ -27,7 +28,7 @@ def base_config() -> ConfigDict:
             "model": {},
             "init_from": "",  # a workdir: start from the variables it saved last
             "dataset": {
-                **_DATASETS["cifar10"],
+                **_dataset("cifar10"),
                 "data_dir": "",  # empty: TFDS_DATA_DIR or ~/tensorflow_datasets
                 "validation_fraction": 0.0,  # 0 as published: best on the test set
                 "placement": "auto",  # images in device memory where they fit
@@ -62,12 +63,13 @@ def base_config() -> ConfigDict:
 def with_options(
     config: ConfigDict, options: str, own: Mapping[str, Mapping[str, Any]] | None = None
 ) -> ConfigDict:
-    """`config` under the comma-separated options of `--config=FILE.py:options`.
+    """Return `config` under the comma-separated options of `--config=FILE.py:options`.
 
-    An option is a dataset (cifar10, cifar100, digits) or one of the row's `own`, which
-    maps its name to the fields that it changes.
+    An option is a dataset of the table `data.DATASETS`, which comes with its
+    augmentation, or one of the row's `own`, which maps its name to the fields that it
+    changes.
     """
-    datasets = {name: {"dataset": fields} for name, fields in _DATASETS.items()}
+    datasets = {name: {"dataset": _dataset(name)} for name in DATASETS}
     known: dict[str, Mapping[str, Any]] = {**datasets, **(own or {})}
     for option in filter(None, options.split(",")):
         if option not in known:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, UInt8
 def epoch_rows(
     seed: int, epoch: int, num_images: int, batch_size: int
 ) -> Int[np.ndarray, "steps B"]:
-    """Rows of every batch of an epoch: a fresh permutation, full batches only."""
+    """Return the rows of an epoch's batches: a fresh permutation, full batches only."""
     generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
     steps = num_images // batch_size
     rows = generator.permutation(num_images)[: steps * batch_size]
@@ -19,7 +19,7 @@ def epoch_rows(
 def eval_rows(
     num_images: int, batch_size: int
 ) -> tuple[Int[np.ndarray, "steps B"], Float[np.ndarray, "steps B"]]:
-    """Rows that visit every image once, in order; weight 0 where one is padding.
+    """Return rows that visit every image once, in order, and weights, 0 for padding.
 
     Padding starts again from the first image: where BatchNorm goes by the batch, copies
     of one image would bend its statistics.
@@ -34,7 +34,7 @@ def eval_rows(
 def augment(
     images: UInt8[Array, "B H W C"], rng: Array, *, crop_padding: int, flip: bool
 ) -> UInt8[Array, "B H W C"]:
-    """Random crop out of the zero-padded image, then a random horizontal flip."""
+    """Crop each zero-padded image at random, then flip it in one of two cases."""
     crop_rng, flip_rng = jax.random.split(rng)
     batch, height, width, channels = images.shape
     if crop_padding:
@@ -58,7 +58,7 @@ def normalize(
     mean: tuple[float, ...],
     std: tuple[float, ...],
 ) -> Float[Array, "B H W C"]:
-    """Pixels to [0, 1], minus the mean, over the standard deviation; float32."""
+    """Scale pixels to [0, 1], subtract the mean, divide by the std; float32."""
     scaled = jnp.asarray(images, jnp.float32) / 255
     shape = (1, 1, 1, -1)
     return (scaled - jnp.asarray(mean, jnp.float32).reshape(shape)) / jnp.asarray(

@@ -10,14 +10,20 @@ from tqdm import tqdm
 from attn_cnn_jax.data.dataset import Dataset, Split, channel_statistics
 from attn_cnn_jax.errors import UserError
 
-# As published for CIFAR-10 (spec of the original: also used for CIFAR-100), in [0, 1].
-_CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
-_CIFAR_STD = (0.2023, 0.1994, 0.2010)
-_CIFAR = ("cifar10", "cifar100")
 
+def load(
+    name: str,
+    data_dir: str,
+    *,
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+    remedy: str = "Have TFDS prepare it with file_format='array_record'",
+) -> Dataset:
+    """Return an image-classification dataset that TFDS prepared, of one image size.
 
-def load(name: str, data_dir: str) -> Dataset:
-    """A prepared TFDS image-classification dataset of one image size."""
+    `statistics` are the mean and std of each channel, by default those of the training
+    images. Raises a `UserError` where the dataset is damaged, of another kind, or not
+    prepared, which names the `remedy`.
+    """
     import tensorflow_datasets as tfds
     from google.protobuf import json_format
 
@@ -26,8 +32,8 @@ def load(name: str, data_dir: str) -> Dataset:
         splits = builder.info.splits
         features: Any = builder.info.features
         if not splits:
-            raise UserError(_missing(name, builder.data_dir))
-        keys = _keys(name, builder.info)
+            raise UserError(_missing(name, builder.data_dir, remedy))
+        fields = _record_fields(name, builder.info)
         test_name = "test" if "test" in splits else "validation"
         if "train" not in splits or test_name not in splits:
             raise UserError(
@@ -36,9 +42,11 @@ def load(name: str, data_dir: str) -> Dataset:
             )
         sources = [builder.as_data_source(split) for split in ("train", test_name)]
     except tfds.core.DatasetNotFoundError as error:
-        raise UserError(f"TFDS knows no dataset {name!r}.") from error
+        raise UserError(
+            f"TFDS knows no dataset {name!r}; --variant=FILE.py adds one of your own."
+        ) from error
     except AssertionError as error:
-        raise UserError(_missing(name, builder.data_dir)) from error
+        raise UserError(_missing(name, builder.data_dir, remedy)) from error
     except NotImplementedError as error:
         raise UserError(
             f"{name} in {builder.data_dir} is stored as TFRecord, which needs "
@@ -49,27 +57,18 @@ def load(name: str, data_dir: str) -> Dataset:
         raise UserError(f"dataset {name} cannot be read: {_first_line(error)}") from (
             error
         )
+    label = features[fields.label]
     train, test = (
-        materialise(source, keys, features[keys.label].num_classes, f"reading {name}")
+        materialise(source, fields, label.num_classes, f"reading {name}")
         for source in sources
     )
-    if name in _CIFAR:
-        mean, std = _CIFAR_MEAN, _CIFAR_STD
-    else:
-        mean, std = channel_statistics(train.images)
-    return Dataset(tuple(features[keys.label].names), mean, std, train, test)
+    mean, std = statistics or channel_statistics(train.images)
+    return Dataset(tuple(label.names), mean, std, train, test)
 
 
-def _missing(name: str, data_dir: Any) -> str:
-    if name in _CIFAR:
-        how = (
-            "Import a local copy with python -m attn_cnn_jax.prepare_data "
-            "--source=PATH, fetch it with --download"
-        )
-    else:
-        how = "Have TFDS prepare it with file_format='array_record'"
+def _missing(name: str, data_dir: Any, remedy: str) -> str:
     return (
-        f"{name} is not prepared in {data_dir}. {how}, name the folder with "
+        f"{name} is not prepared in {data_dir}. {remedy}, name the folder with "
         "--data_dir, or train on data that ships: --config=...:digits."
     )
 
@@ -78,15 +77,15 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-class Keys(NamedTuple):
-    """Where a record has its image, its label and, if it has one, its name."""
+class RecordFields(NamedTuple):
+    """The fields of a record that hold its image, its label and, if any, its name."""
 
     image: str
     label: str
     id: str | None = None
 
 
-def _keys(name: str, info: Any) -> Keys:
+def _record_fields(name: str, info: Any) -> RecordFields:
     import tensorflow_datasets as tfds
 
     features = info.features
@@ -107,20 +106,22 @@ def _keys(name: str, info: Any) -> Keys:
     if None in features[image_key].shape:
         raise UserError(f"the images of {name} differ in size; training needs one.")
     has_id = "id" in features and isinstance(features["id"], tfds.features.Text)
-    return Keys(image_key, label_key, "id" if has_id else None)
+    return RecordFields(image_key, label_key, "id" if has_id else None)
 
 
-def materialise(source: Any, keys: Keys, num_classes: int, title: str) -> Split:
-    """Decode every record once; raises a `UserError` that names a damaged one."""
+def materialise(
+    source: Any, fields: RecordFields, num_classes: int, title: str
+) -> Split:
+    """Decode every record once; raise a `UserError` that names a damaged one."""
     count = len(source)
-    first = _record(source, 0)[keys.image]
+    first = _record(source, 0)[fields.image]
     images = np.empty((count, *first.shape), np.uint8)
     labels = np.empty((count,), np.int32)
     ids = [""] * count
 
     def read(row: int) -> None:
         record = _record(source, row)
-        image, label = record[keys.image], int(record[keys.label])
+        image, label = record[fields.image], int(record[fields.label])
         if image.shape != first.shape or image.dtype != np.uint8:
             raise UserError(
                 f"record {row} is {image.dtype} {image.shape}, not uint8 {first.shape}."
@@ -128,8 +129,8 @@ def materialise(source: Any, keys: Keys, num_classes: int, title: str) -> Split:
         if not 0 <= label < num_classes:
             raise UserError(f"record {row} has label {label} of {num_classes} classes.")
         images[row], labels[row] = image, label
-        if keys.id:
-            ids[row] = _text(record[keys.id])
+        if fields.id:
+            ids[row] = _text(record[fields.id])
 
     with ThreadPoolExecutor() as pool:  # PNG decoding releases the interpreter lock
         hidden = None if jax.process_index() == 0 else True  # None: off a terminal
@@ -137,11 +138,11 @@ def materialise(source: Any, keys: Keys, num_classes: int, title: str) -> Split:
         with progress:
             for _ in pool.map(read, range(count), chunksize=256):
                 progress.update()
-    return Split(images, labels, np.array(ids) if keys.id else None)
+    return Split(images, labels, np.array(ids) if fields.id else None)
 
 
 def _text(value: Any) -> str:
-    """What TFDS gives as bytes; as str in its mocked data."""
+    """Return a text that TFDS gives as bytes, or as str in its mocked data."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 

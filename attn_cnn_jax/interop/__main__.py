@@ -47,12 +47,11 @@ def _refuse_what_cannot_run(
             f"{source} holds one block; a workdir needs the state of a whole network."
         )
     name = config.dataset.name
-    if name not in data.SHAPES:
+    if (entry := data.DATASETS.get(name)) is None:
         return
-    image_shape, num_classes = data.SHAPES[name]
-    model = models.build(config.model, num_classes)
+    model = models.build(config.model, entry.num_classes)
     wanted = jax.eval_shape(
-        lambda: models.initial_variables(model, jax.random.key(0), image_shape)
+        lambda: models.initial_variables(model, jax.random.key(0), entry.image_shape)
     )
     complaint = f"{source} does not fit config.dataset.name={name}"
     refuse_other_shapes(wanted, variables, complaint)

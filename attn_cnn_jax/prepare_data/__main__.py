@@ -13,7 +13,7 @@ from absl import flags
 
 from attn_cnn_jax import command_line
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.prepare_data import download, sources, verify, write
+from attn_cnn_jax.prepare_data import copies, download, verify, write
 from attn_cnn_jax.prepare_data.cifar import LABELS
 
 FLAGS = flags.FLAGS
@@ -43,12 +43,11 @@ def main() -> None:
         if not _is_prepared(prepared, data_dir):
             _prepare(_download(prepared, data_dir), data_dir)
     else:
-        source = sources.find_source(
-            pathlib.Path(FLAGS.source).expanduser(), FLAGS.dataset
-        )
-        prepared = source.dataset
+        place = pathlib.Path(FLAGS.source).expanduser()
+        copy = copies.find_copy(place, FLAGS.dataset)
+        prepared = copy.dataset
         if not _is_prepared(prepared, data_dir):
-            _prepare(source, data_dir)
+            _prepare(copy, data_dir)
     _say_how_to_train(prepared, data_dir)
 
 
@@ -60,19 +59,19 @@ def _is_prepared(dataset: str, data_dir: pathlib.Path) -> bool:
     return there
 
 
-def _download(dataset: str, data_dir: pathlib.Path) -> sources.Source:
+def _download(dataset: str, data_dir: pathlib.Path) -> copies.Copy:
     url, size, sha256 = download.official_archive(dataset)
     archive = data_dir / "downloads" / url.rpartition("/")[2]
     print(f"Downloading {FLAGS.url or url} ({size / 1e6:.0f} MB) to {archive}.")
     download.fetch(FLAGS.url or url, archive, size=size, sha256=sha256)
     print(f"{archive} has the recorded digest; once all is prepared it may be deleted.")
-    return sources.find_source(archive, dataset)
+    return copies.find_copy(archive, dataset)
 
 
-def _prepare(source: sources.Source, data_dir: pathlib.Path) -> None:
-    print(f"Reading {source.description}.")
-    cifar = source.read()
-    cifar.check(source.description, allow_partial=FLAGS.allow_partial)
+def _prepare(copy: copies.Copy, data_dir: pathlib.Path) -> None:
+    print(f"Reading {copy.description}.")
+    cifar = copy.read()
+    cifar.check(copy.description, allow_partial=FLAGS.allow_partial)
     if cifar.is_official() is False:
         print(
             f"warning: these are not the pixels, labels and order of the official "

@@ -4,8 +4,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.prepare_data.archives import Files
 from attn_cnn_jax.prepare_data.cifar import LABELS, Cifar, Split, check_labels
-from attn_cnn_jax.prepare_data.files import Files
 
 RECORDS = {
     "cifar10": {
@@ -25,7 +25,7 @@ PIXELS = 3 * 32 * 32
 
 
 def read(files: Files, name: str) -> Cifar:
-    """The data set `name` from the files of the binary layout."""
+    """Read the data set `name` from the files of the binary layout."""
     splits = {
         split: _read_split(files, name, records)
         for split, records in RECORDS[name].items()
@@ -35,7 +35,7 @@ def read(files: Files, name: str) -> Cifar:
 
 
 def images_of(pixels: UInt8[np.ndarray, "N 3072"]) -> UInt8[np.ndarray, "N 32 32 3"]:
-    """Images from records of a red, a green and a blue plane each."""
+    """Return the images of records that hold a red, a green and a blue plane each."""
     return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
 
 

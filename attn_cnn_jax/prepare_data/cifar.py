@@ -1,4 +1,4 @@
-"""What a CIFAR data set is: splits, labels, counts, and the check that it is whole."""
+"""A CIFAR data set in memory, its official numbers, and the check that it is whole."""
 
 import dataclasses
 import hashlib
@@ -30,7 +30,7 @@ class Split:
     labels: dict[str, Integer[np.ndarray, " N"]]
 
     def digest(self) -> str:
-        """The sha256 (hex) that `DIGESTS` records."""
+        """Return the sha256 (hex) of the split, as `DIGESTS` records it."""
         digest = hashlib.sha256()
         for kind in sorted(self.labels):
             digest.update(self.labels[kind].astype(np.uint8).tobytes())
@@ -47,10 +47,10 @@ class Cifar:
     label_names: dict[str, list[str]]
 
     def check(self, where: str, *, allow_partial: bool) -> None:
-        """Stop with a `UserError` unless shapes, labels and counts are right.
+        """Raise a `UserError` unless shapes, labels and counts are right.
 
         With `allow_partial` a split may have fewer records than the official one, but
-        not none.
+        at least one.
         """
         for kind, classes in LABELS[self.name].items():
             names = self.label_names[kind]
@@ -66,7 +66,7 @@ class Cifar:
             check_count(len(split.images), count, f"{where}: {name}", allow_partial)
 
     def is_official(self) -> bool | None:
-        """Whether pixels, labels and order are the official ones; None: not known."""
+        """Return True if pixels, labels and order are official, None if unknown."""
         digests = DIGESTS[self.name]
         if not digests:
             return None
@@ -74,7 +74,7 @@ class Cifar:
 
 
 def check_labels(labels: Integer[np.ndarray, " N"], classes: int, where: str) -> None:
-    """Stop with a `UserError` at a label outside 0 ... classes - 1."""
+    """Raise a `UserError` at a label outside 0 ... classes - 1."""
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if wrong.size:
         raise UserError(
@@ -84,7 +84,7 @@ def check_labels(labels: Integer[np.ndarray, " N"], classes: int, where: str) ->
 
 
 def check_count(found: int, official: int, where: str, allow_partial: bool) -> None:
-    """Stop with a `UserError` unless there are `official` records (or some of them)."""
+    """Raise a `UserError` unless there are `official` records (or some of them)."""
     if found == official or (allow_partial and 0 < found < official):
         return
     hint = " (--allow_partial accepts fewer)" if 0 < found < official else ""

@@ -1,4 +1,4 @@
-"""Fetches the official archive: resumed where it broke off, used only if undamaged."""
+"""Fetch the official archive, go on where it broke off, and check its digest."""
 
 import fcntl
 import hashlib
@@ -22,7 +22,7 @@ BLOCK = 2**16  # bytes
 
 
 def official_archive(dataset: str) -> tuple[str, int, str]:
-    """URL, size (bytes) and sha256 (hex) of the archive, as TFDS has recorded them."""
+    """Return URL, size (bytes) and sha256 (hex) of the archive as TFDS records them."""
     [(url, info)] = (builder_class(dataset).url_infos or {}).items()
     return url, int(info.size), info.checksum
 
@@ -38,8 +38,8 @@ def fetch(
     """Download `url` to `destination`, which appears only with the right digest.
 
     What has come so far lies in `destination` + `.part`, from which a later call goes
-    on. After a failure `wait` is called with the seconds to wait. `UserError` where
-    the server cannot be reached, refuses, or sends another file.
+    on. After a failure `wait` is called with the seconds to wait. Raises a `UserError`
+    where the server cannot be reached, refuses, or sends another file.
     """
     if not url.startswith(("http://", "https://")):
         raise UserError(f"--url={url} has to begin with http:// or https://.")
@@ -102,7 +102,7 @@ def _fill(url: str, file: BinaryIO, size: int, wait: Callable[[float], object]) 
 
 
 def _attempt(url: str, file: BinaryIO, size: int, bar: tqdm) -> str | None:
-    """Ask once for what is missing; why it did not all come, or None."""
+    """Ask once for what is missing; return why it did not all come, or None."""
     have = _length(file)
     headers = {"Range": f"bytes={have}-"} if have else {}
     request = urllib.request.Request(url, headers=headers)
@@ -140,7 +140,7 @@ def _attempt(url: str, file: BinaryIO, size: int, bar: tqdm) -> str | None:
 
 
 def _copy(response, file: BinaryIO, size: int, bar: tqdm) -> str | None:
-    """Append what the server sends; why it is not all, or None."""
+    """Append what the server sends; return why it is not all, or None."""
     bar.n = _length(file)
     while True:
         try:

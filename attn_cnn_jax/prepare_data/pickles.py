@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.prepare_data.archives import Files
 from attn_cnn_jax.prepare_data.binary import PIXELS, images_of
 from attn_cnn_jax.prepare_data.cifar import Cifar, Split
-from attn_cnn_jax.prepare_data.files import Files
 
 RECORDS = {
     "cifar10": {
@@ -35,7 +35,7 @@ _NAME_KEYS = {
 
 
 def read(files: Files, name: str) -> Cifar:
-    """The data set `name` from the files of the python layout."""
+    """Read the data set `name` from the files of the python layout."""
     splits = {
         split: _read_split(files, name, records)
         for split, records in RECORDS[name].items()
@@ -49,7 +49,7 @@ def read(files: Files, name: str) -> Cifar:
 
 
 def load(files: Files, name: str) -> dict[str, Any]:
-    """The dictionary in one pickled file; `UserError` where it is anything else."""
+    """Return the dictionary in a pickled file; raise `UserError` at anything else."""
     data = files.read(name)
     try:
         content = _Unpickler(io.BytesIO(data), encoding="latin1").load()
@@ -72,11 +72,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _ArrayType:
-    """Stands for numpy.ndarray, which a batch only names and never calls."""
+    """A stand-in for numpy.ndarray, which a batch only names and never calls."""
 
 
 def _reconstruct(subtype: object, shape: object, dtype: object) -> np.ndarray:
-    """The empty array that a pickle then fills: numpy's function, for arrays alone."""
+    """Return the empty array that a pickle then fills, as numpy's function does."""
     del shape, dtype  # the state that follows says them
     if subtype is not _ArrayType:
         raise pickle.UnpicklingError("it builds an array of an unknown type")
@@ -84,7 +84,7 @@ def _reconstruct(subtype: object, shape: object, dtype: object) -> np.ndarray:
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """Python 3's way to write bytes in an old protocol."""
+    """Encode text, which is how Python 3 pickles bytes in an old protocol."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
     return codecs.encode(text, "latin1")

@@ -13,8 +13,8 @@ from tensorflow_datasets.proto import tf_example_pb2
 from tqdm import tqdm
 
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.prepare_data.archives import read_file
 from attn_cnn_jax.prepare_data.cifar import COUNTS, LABELS, Cifar, Split
-from attn_cnn_jax.prepare_data.files import read_file
 
 INFO = "dataset_info.json"
 MAX_RECORD = 2**16  # bytes; a PNG of 32 x 32 pixels has less than 4,000
@@ -23,13 +23,13 @@ CHUNK = 4_096  # records whose checksums are computed together
 
 
 def dataset_of(folder: pathlib.Path) -> str | None:
-    """Which data set a TFDS folder holds, as its dataset_info.json says, or None."""
+    """Return the data set that dataset_info.json of a TFDS folder names, or None."""
     name = _info(folder).get("name")
     return name if name in LABELS else None
 
 
 def read(folder: pathlib.Path, name: str) -> Cifar:
-    """The data set `name` from a TFDS folder of TFRecords, in the official order."""
+    """Read the data set `name` from a TFDS folder of TFRecords, in official order."""
     if _info(folder).get("fileFormat", "tfrecord") != "tfrecord":
         raise UserError(
             f"{folder} needs no preparation: use it with --data_dir="
@@ -98,7 +98,7 @@ def _decode(png: bytes) -> np.ndarray:
 
 
 def records(path: pathlib.Path) -> list[bytes]:
-    """The payloads of a TFRecord file, their checksums verified.
+    """Return the payloads of a TFRecord file, whose checksums are verified.
 
     A record is the length (8 bytes), its checksum (4), the payload and its checksum.
     """
@@ -129,7 +129,7 @@ def records(path: pathlib.Path) -> list[bytes]:
 
 
 def _table() -> np.ndarray:
-    """CRC-32C of each byte: the Castagnoli polynomial, reflected."""
+    """Return the CRC-32C of each byte: the Castagnoli polynomial, reflected."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> 1) ^ np.uint32(0x82F63B78), table >> 1)
@@ -137,7 +137,7 @@ def _table() -> np.ndarray:
 
 
 def masked_crc32c(parts: list[bytes]) -> np.ndarray:
-    """The TFRecord checksum of each part: uint32 [N].
+    """Return the TFRecord checksum of each part, uint32 [N].
 
     All parts advance together, byte by byte: numpy does in 0.3 s what a loop over the
     bytes does in a minute. Sorted by length, those that have not ended are a prefix.

@@ -1,4 +1,4 @@
-"""Reads a prepared data set, every record once, and says whether it is whole."""
+"""Read every record of a prepared data set and check that it is whole."""
 
 import contextlib
 import hashlib
@@ -23,31 +23,31 @@ Counts = dict[str, dict[str, np.ndarray]]  # split -> kind of label -> records p
 
 
 def builder_class(dataset: str) -> type[tfds.core.GeneratorBasedBuilder]:
-    """The official builder of cifar10 or cifar100."""
+    """Return the official builder of cifar10 or cifar100."""
     return {"cifar10": official.Cifar10, "cifar100": official.Cifar100}[dataset]
 
 
 def default_data_dir() -> pathlib.Path:
-    """Where TFDS looks by itself: $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+    """Return where TFDS looks by itself: $TFDS_DATA_DIR or ~/tensorflow_datasets."""
     default = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
     return pathlib.Path(default).expanduser()
 
 
 def prepared_dir(dataset: str, data_dir: pathlib.Path) -> pathlib.Path:
-    """Where the records of a data set lie under `data_dir`."""
+    """Return the folder of a data set's records under `data_dir`."""
     return data_dir / dataset / str(builder_class(dataset).VERSION)
 
 
 def record_id(split: str, index: int) -> str:
-    """The id of a record, by its place in the official order: train_00000 and so on."""
+    """Return the id of a record by its place in the official order: train_00000, ..."""
     return f"{split}_{index:05d}"
 
 
 def is_prepared(dataset: str, data_dir: pathlib.Path, *, allow_partial: bool) -> bool:
-    """Whether a whole data set lies there already.
+    """Return True if `data_dir` holds the whole data set already.
 
-    One that this command has verified is known by its files' digests; another, made by
-    TFDS itself, is read through. `UserError` where it is damaged or incomplete.
+    A data set that this command has verified is known by its files' digests; one that
+    TFDS wrote is read through. Raises a `UserError` if it is damaged or incomplete.
     """
     target = prepared_dir(dataset, data_dir)
     if not target.exists():
@@ -106,7 +106,7 @@ def read_back(
     """Decode every record once and return how many each class has.
 
     Shapes, labels, ids and counts are checked, and with `against` every pixel and
-    label. `UserError` at the first thing that is wrong.
+    label. Raises a `UserError` at the first thing that is wrong.
     """
     counts: Counts = {}
     with _without_warnings():
@@ -133,7 +133,7 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _read_split(dataset: str, name: str, source, against: Cifar | None):
-    """Records per class of one split, each of its records having been checked."""
+    """Check each record of a split and return how many each class has."""
     counts = {kind: np.zeros(n, np.int64) for kind, n in LABELS[dataset].items()}
     seen = np.zeros(len(source), bool)
     with tqdm(
@@ -158,7 +158,7 @@ def _read_split(dataset: str, name: str, source, against: Cifar | None):
 
 
 def _check_record(dataset: str, name: str, record: dict, seen: np.ndarray) -> int:
-    """The place of a record in the official order, after a check of its fields."""
+    """Check the fields of a record and return its place in the official order."""
     identity = record["id"].decode("ascii", "replace")
     index = -1
     with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Writes a data set as TFDS does, reads every record back, and only then installs it.
+"""Write a data set as TFDS does, read every record back, and only then install it.
 
 TensorFlow is not needed: the official builder's identity (name, version, features) is
 kept, its reading of the archive is replaced, and images go in as PIL images, which TFDS
@@ -32,8 +32,8 @@ def prepare(
     """Write `cifar`, verify what was written against it, and install it in one rename.
 
     Until that rename nothing under `data_dir` looks prepared. Returns the records of
-    each class. `UserError` where the directory cannot be written, the disk is full, or
-    what was read back differs from `cifar`.
+    each class. Raises a `UserError` where the directory cannot be written, the disk is
+    full, or what was read back differs from `cifar`.
     """
     target = verify.prepared_dir(cifar.name, data_dir)
     try:
@@ -57,7 +57,7 @@ def prepare(
 
 @contextlib.contextmanager
 def _staging(parent: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A folder of this run alone; what killed runs left in `parent` is removed."""
+    """Make a folder of this run alone, after removing what killed runs left."""
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / ".prepare_data.lock").open("w") as lock:
         try:
@@ -93,7 +93,7 @@ def _write(cifar: Cifar, data_dir: pathlib.Path) -> None:
 
 
 def _builder_class(cifar: Cifar) -> type[tfds.core.GeneratorBasedBuilder]:
-    """The official builder, with the arrays of `cifar` in place of its archive.
+    """Return the official builder, with the arrays of `cifar` for its archive.
 
     The name of the class is the name of the data set; ids, order and keys (by which
     TFDS shuffles the records) are those of the official builder.

@@ -78,8 +78,10 @@ def count_parameters(config: ConfigDict) -> int | None:
 
     No array is made. What is wrong with the model is raised as it comes.
     """
-    shape = data.SHAPES.get(str(config.dataset.name))
-    return None if shape is None else _count(config_lib.to_json(config.model), *shape)
+    if (entry := data.DATASETS.get(str(config.dataset.name))) is None:
+        return None
+    fields = config_lib.to_json(config.model)
+    return _count(fields, entry.image_shape, entry.num_classes)
 
 
 @functools.lru_cache(maxsize=256)

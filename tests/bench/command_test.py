@@ -51,16 +51,22 @@ def test_side_by_side_one_that_fails_costs_its_own_line(tmp_path):
     broken, whole = tmp_path / "broken.py", tmp_path / "whole.py"
     broken.write_text("def get_config(options=''):\n    return nothing\n")
     whole.write_text(QUICKSTART.read_text())
-    cheap = (*QUICK, "--notrain", "--nolatency", "--json")
-    result = run(tmp_path, f"--configs={tmp_path}/*.py:digits", *cheap)
+    own = tmp_path / "own" / "mine.py"
+    own.parent.mkdir()
+    own.write_text(
+        "from attn_cnn_jax.variants import add_dataset\n"
+        "add_dataset('mine', list, image_shape=(8, 8, 1), num_classes=3)\n"
+    )
+    cheap = (*QUICK, "--notrain", "--nolatency", "--json", f"--variant={own}")
+    result = run(tmp_path, f"--configs={tmp_path}/*.py:mine", *cheap)
     (record,) = [json.loads(line) for line in result.stdout.splitlines()]
-    assert record["config"] == "whole:digits" and record["overrides"] == {}
+    assert record["config"] == "whole:mine" and record["overrides"] == {}
     assert record["latency_ms"] is None
     (batch,) = record["batches"]
     assert (batch["batch_size"], batch["train_images_per_second"]) == (4, None)
     assert result.returncode == 2
     assert "broken.py, line 2: NameError" in result.stderr
-    assert f"error: {broken}:digits was not measured" in result.stderr
+    assert f"error: {broken}:mine was not measured" in result.stderr
 
 
 def test_an_override_is_named_in_the_record(tmp_path):

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.prepare_data import pickles, sources
-from attn_cnn_jax.prepare_data.files import Files
+from attn_cnn_jax.prepare_data import pickles
+from attn_cnn_jax.prepare_data.archives import Files
+from attn_cnn_jax.prepare_data.copies import find_copy
 
 
 class _Calls:
@@ -30,7 +31,7 @@ def test_a_malicious_batch_is_refused_by_name_and_not_run(copies, tmp_path):
     attack = _Calls(os.system, f"touch {tmp_path / 'owned'}")
     (tmp_path / "c" / "data_batch_4").write_bytes(pickle.dumps({"data": attack}, 2))
     with pytest.raises(UserError, match=r"data_batch_4 .* asks for posix\.system"):
-        sources.find_source(tmp_path / "c").read()
+        find_copy(tmp_path / "c").read()
     assert not (tmp_path / "owned").exists()
 
 
@@ -84,7 +85,7 @@ def test_a_batch_of_other_contents_is_refused(change, message, copies, tmp_path)
     path = tmp_path / "c" / "data_batch_1"
     path.write_bytes(pickle.dumps(pickle.loads(path.read_bytes()) | change, 2))
     with pytest.raises(UserError, match=message):
-        sources.find_source(tmp_path / "c").read()
+        find_copy(tmp_path / "c").read()
 
 
 @pytest.mark.parametrize("label", [-1, 10, 10**30])
@@ -94,6 +95,6 @@ def test_labels_beyond_the_classes_are_refused(label, copies, tmp_path):
     content = pickle.loads(path.read_bytes())
     content["labels"][7] = label
     path.write_bytes(pickle.dumps(content, 2))
-    cifar = sources.find_source(tmp_path / "c").read()
+    cifar = find_copy(tmp_path / "c").read()
     with pytest.raises(UserError, match="record 7 has the label"):
         cifar.check("it", allow_partial=True)

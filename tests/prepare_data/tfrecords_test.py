@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.prepare_data import sources, tfrecords, write
+from attn_cnn_jax.prepare_data import tfrecords, write
+from attn_cnn_jax.prepare_data.copies import find_copy
 
 
 @pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
@@ -16,7 +17,7 @@ def test_a_tfds_folder_is_read_in_the_official_order(
     cifar = copies.tiny(dataset)
     folder = copies.write_tfrecords(cifar, tmp_path)
     for place in (folder, folder.parent, tmp_path):
-        source = sources.find_source(place)
+        source = find_copy(place)
         assert "TFDS" in source.description
         assert_same(source.read(), cifar)
 
@@ -67,17 +68,17 @@ def test_a_missing_shard_is_noticed(copies, tmp_path):
     folder = copies.write_tfrecords(copies.tiny("cifar10"), tmp_path)
     next(folder.glob("*train*-00001-of-*")).unlink()
     with pytest.raises(UserError, match="1 TFRecord files of train.* promise 2"):
-        sources.find_source(folder).read()
+        find_copy(folder).read()
 
 
 def test_a_record_that_is_no_image_is_named(frame, copies, tmp_path):
     folder = copies.write_tfrecords(copies.tiny("cifar10"), tmp_path)
     next(folder.glob("*test*")).write_bytes(frame(b"") + frame(b"\xff"))
     with pytest.raises(UserError, match="record 0 of test"):
-        sources.find_source(folder).read()
+        find_copy(folder).read()
 
 
 def test_what_is_prepared_already_is_no_source(copies, tmp_path):
     write.prepare(copies.tiny("cifar10"), tmp_path, allow_partial=True)
     with pytest.raises(UserError, match=f"use it with --data_dir={tmp_path}"):
-        sources.find_source(tmp_path).read()
+        find_copy(tmp_path).read()

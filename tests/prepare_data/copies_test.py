@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.prepare_data import files, sources
+from attn_cnn_jax.prepare_data import archives
 from attn_cnn_jax.prepare_data.cifar import COUNTS, Cifar, Split
+from attn_cnn_jax.prepare_data.copies import find_copy
 
 DATASETS = ("cifar10", "cifar100")
 
@@ -30,52 +31,52 @@ def test_folders_and_archives_give_the_same_data(
     folder = tmp_path / "nested" / "batches"
     _write(copies, cifar, folder, layout)
     for place in (folder, tmp_path / "nested", tmp_path):
-        source = sources.find_source(place)
+        source = find_copy(place)
         assert source.dataset == dataset
         assert_same(source.read(), cifar)
     archive = copies.pack(folder, tmp_path / "any name")
-    assert_same(sources.find_source(archive).read(), cifar)
+    assert_same(find_copy(archive).read(), cifar)
     (tmp_path / "downloads").mkdir()
     archive.rename(tmp_path / "downloads" / "cifar-10x.tar.gz")
-    assert_same(sources.find_source(tmp_path / "downloads").read(), cifar)
+    assert_same(find_copy(tmp_path / "downloads").read(), cifar)
 
 
 def test_the_user_chooses_where_both_datasets_are(copies, assert_same, tmp_path):
     for dataset in DATASETS:
         copies.write_binary(copies.tiny(dataset), tmp_path / dataset)
     with pytest.raises(UserError, match="holds cifar10 and cifar100.*--dataset"):
-        sources.find_source(tmp_path)
-    found = sources.find_source(tmp_path, "cifar100").read()
+        find_copy(tmp_path)
+    found = find_copy(tmp_path, "cifar100").read()
     assert_same(found, copies.tiny("cifar100"))
 
 
 def test_the_wrong_dataset_is_not_taken(copies, tmp_path):
     copies.write_binary(copies.tiny("cifar10"), tmp_path / "c")
     with pytest.raises(UserError, match="holds no cifar100"):
-        sources.find_source(tmp_path, "cifar100")
+        find_copy(tmp_path, "cifar100")
     archive = copies.pack(tmp_path / "c", tmp_path / "c.tar.gz")
     with pytest.raises(UserError, match="holds cifar10, not cifar100"):
-        sources.find_source(archive, "cifar100")
+        find_copy(archive, "cifar100")
 
 
 def test_what_is_no_copy_is_named(tmp_path):
     with pytest.raises(UserError, match="nowhere does not exist"):
-        sources.find_source(tmp_path / "nowhere")
+        find_copy(tmp_path / "nowhere")
     with pytest.raises(UserError, match="holds no CIFAR"):
-        sources.find_source(tmp_path)
+        find_copy(tmp_path)
     (tmp_path / "train").write_bytes(b"any file may be called so")
     with pytest.raises(UserError, match="holds no CIFAR"):
-        sources.find_source(tmp_path)
+        find_copy(tmp_path)
     (tmp_path / "note.txt").write_text("hello")
     with pytest.raises(UserError, match="truncated or no tar archive"):
-        sources.find_source(tmp_path / "note.txt")
+        find_copy(tmp_path / "note.txt")
 
 
 def test_a_missing_file_is_named(copies, tmp_path):
     copies.write_binary(copies.tiny("cifar10"), tmp_path / "c")
     (tmp_path / "c" / "data_batch_3.bin").unlink()
     with pytest.raises(UserError, match="data_batch_3.bin is missing"):
-        sources.find_source(tmp_path / "c").read()
+        find_copy(tmp_path / "c").read()
 
 
 def test_a_truncated_file_is_named(copies, tmp_path):
@@ -83,7 +84,7 @@ def test_a_truncated_file_is_named(copies, tmp_path):
     path = tmp_path / "c" / "data_batch_2.bin"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UserError, match="data_batch_2.bin .* is truncated"):
-        sources.find_source(tmp_path / "c").read()
+        find_copy(tmp_path / "c").read()
 
 
 @pytest.mark.parametrize(("dataset", "label"), [("cifar10", 10), ("cifar100", 20)])
@@ -94,7 +95,7 @@ def test_a_label_beyond_the_classes_is_named(dataset, label, copies, tmp_path):
     data[3 * len(data) // 20] = label
     path.write_bytes(data)
     with pytest.raises(UserError, match=f"record 3 has the label {label}"):
-        sources.find_source(tmp_path / "c").read()
+        find_copy(tmp_path / "c").read()
 
 
 def test_a_truncated_archive_is_refused(copies, tmp_path):
@@ -104,7 +105,7 @@ def test_a_truncated_archive_is_refused(copies, tmp_path):
     for length in (len(whole) // 2, len(whole) - 4):
         archive.write_bytes(whole[:length])
         with pytest.raises(UserError, match="truncated or no tar archive"):
-            sources.find_source(archive)
+            find_copy(archive)
 
 
 def test_members_count_by_basename_and_nothing_is_extracted(
@@ -118,7 +119,7 @@ def test_members_count_by_basename_and_nothing_is_extracted(
         for path in sorted((tmp_path / "c").iterdir()):
             tar.add(path, f"../../{path.name}")
     before = sorted(tmp_path.rglob("*"))
-    assert_same(sources.find_source(archive).read(), cifar)
+    assert_same(find_copy(archive).read(), cifar)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -131,17 +132,17 @@ def test_links_in_an_archive_are_not_followed(tmp_path):
             link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "secret")
             tar.addfile(link)
     with pytest.raises(UserError, match="holds no CIFAR"):
-        sources.find_source(archive)
+        find_copy(archive)
 
 
 def test_sizes_are_bounded_before_reading(copies, tmp_path, monkeypatch):
     copies.write_binary(copies.tiny("cifar10"), tmp_path / "c")
     archive = copies.pack(tmp_path / "c", tmp_path / "c.tar.gz")
-    monkeypatch.setattr(files, "MAX_FILE", 1000)
+    monkeypatch.setattr(archives, "MAX_FILE", 1000)
     with pytest.raises(UserError, match="too large"):
-        sources.find_source(archive)
+        find_copy(archive)
     with pytest.raises(UserError, match="too large"):
-        sources.find_source(tmp_path / "c").read()
+        find_copy(tmp_path / "c").read()
 
 
 def test_a_compression_bomb_is_stopped(tmp_path, monkeypatch):
@@ -150,9 +151,9 @@ def test_a_compression_bomb_is_stopped(tmp_path, monkeypatch):
         member = tarfile.TarInfo("zeros")
         member.size = 2**22
         tar.addfile(member, io.BytesIO(bytes(2**22)))
-    monkeypatch.setattr(files, "MAX_ARCHIVE", 2**20)
+    monkeypatch.setattr(archives, "MAX_ARCHIVE", 2**20)
     with pytest.raises(UserError, match="unpacks to more"):
-        sources.find_source(archive)
+        find_copy(archive)
 
 
 def test_two_files_of_one_name_are_refused(tmp_path):
@@ -161,7 +162,7 @@ def test_two_files_of_one_name_are_refused(tmp_path):
         for folder in "ab":
             tar.addfile(tarfile.TarInfo(f"{folder}/train.bin"))
     with pytest.raises(UserError, match="two files named train.bin"):
-        sources.find_source(archive)
+        find_copy(archive)
 
 
 def _of_counts(counts: dict[str, int]) -> Cifar:
@@ -201,6 +202,6 @@ def test_only_official_pixels_are_called_official(copies):
 def test_folders_are_searched_two_levels_deep_and_not_in_hidden_ones(tmp_path):
     for name in ("a/b/c", ".hidden", "incomplete.x"):
         (tmp_path / name).mkdir(parents=True)
-    levels = list(files.folders(tmp_path, 2))
+    levels = list(archives.folders(tmp_path, 2))
     assert levels == [[tmp_path], [tmp_path / "a"], [tmp_path / "a/b"]]
     assert isinstance(levels[0][0], pathlib.Path)

@@ -1,4 +1,4 @@
-"""Files of a copy by name, in a folder or in a tar archive, never extracted."""
+"""The files of a copy by name, in a folder or a tar archive, never extracted."""
 
 import dataclasses
 import gzip
@@ -17,13 +17,13 @@ MAX_ARCHIVE = 512 * 2**20  # bytes, decompressed; the official ones have 185 MB
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """Some files: `where` they are, for messages, and a reader for each basename."""
+    """Files that are read by their basename; messages say `where` they are."""
 
     where: str
     readers: dict[str, Callable[[], bytes]]
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file; `UserError` where it is missing, huge or unreadable."""
+        """Return the bytes of a file; raise `UserError` if missing or too large."""
         if name not in self.readers:
             raise UserError(
                 f"{self.where} is incomplete: {name} is missing. Copy or download the "
@@ -33,7 +33,7 @@ class Files:
 
 
 def of_folder(folder: pathlib.Path) -> Files:
-    """The regular files that lie directly in a folder."""
+    """Return the regular files that lie directly in a folder."""
     readers = {
         path.name: lambda path=path: read_file(path)
         for path in sorted(folder.iterdir())
@@ -43,7 +43,7 @@ def of_folder(folder: pathlib.Path) -> Files:
 
 
 def read_file(path: pathlib.Path) -> bytes:
-    """The bytes of a file of at most `MAX_FILE` bytes, else a `UserError`."""
+    """Return the bytes of a file; raise `UserError` at more than `MAX_FILE` bytes."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE + 1)
@@ -55,7 +55,7 @@ def read_file(path: pathlib.Path) -> bytes:
 
 
 def of_archive(path: pathlib.Path, wanted: Collection[str]) -> Files:
-    """The wanted files of a tar archive (plain or gzip, xz), read into memory.
+    """Read the wanted files of a tar archive (plain, gzip or xz) into memory.
 
     Members are known by their basename alone and nothing is written to disk, so that
     no path in the archive matters; links and devices are passed over.
@@ -115,7 +115,7 @@ class _Bounded(io.RawIOBase):
 
 
 def folders(root: pathlib.Path, depth: int) -> Iterator[list[pathlib.Path]]:
-    """`root`, then the folders in it, then those in them: a list for each level.
+    """Yield the folders of each level: [root], the folders in it, those in them.
 
     Hidden folders and what was left incomplete are passed over, and a level is cut at
     1,000 folders: a home directory is no data set.
