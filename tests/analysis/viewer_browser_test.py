@@ -9,13 +9,14 @@ import pytest
 
 from attn_cnn_jax.analysis.attention_maps import AttentionMaps
 from attn_cnn_jax.analysis.averages import average_attention
-from attn_cnn_jax.analysis.viewer import encode, write_viewer
+from attn_cnn_jax.analysis.viewer import write_viewer
+from attn_cnn_jax.analysis.viewer.encode import escape
 
 CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser"])), None)
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 QUIET += [f"--disable-{part}" for part in ("background-networking", "sync")]
 QUIET += ["--disable-component-update"]
-HOSTILE = "</script><img src=x onerror=document.title='taken'>"
+HOSTILE = "</script><img src=x onerror=document.title='taken'> \u20ac\u65e5"
 GRID = (4, 5)
 
 
@@ -172,31 +173,32 @@ def image_point(page, row: int, column: int, grid=GRID) -> tuple[float, float]:
     )
 
 
-@pytest.mark.parametrize("axes", [(), (0, 2), (0, 3), (0, 2, 3), (1, 2, 3)])
-def test_differences_are_summed_up(opened, monkeypatch, axes):
-    monkeypatch.setattr(encode, "_FILTERS", (axes,))
-    maps = grid_maps()
-    page = opened(maps)
-    for cell, head in enumerate(range(3)):
-        assert_shows(page, cell, maps.probs[0][0, head, 2, 2])
+def test_a_page_gives_back_all_bytes(browser, tmp_path):
+    """Every pair of two bytes, and what would end a script or begin a comment."""
+    path = tmp_path / "viewer.html"
+    write_viewer(path, [grid_maps()], title="bytes")
+    raw = b"</script><!--<script>\r\r\n\0--></SCRIPT >="
+    raw += bytes(np.indices((256, 256), np.uint8).reshape(2, -1).T) + b"\r<"
+    text = b'<script type="text/plain" id="bytes">%b</script><main>' % escape(raw)
+    path.write_bytes(path.read_bytes().replace(b"<main>", text))
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    found = page.evaluate(
+        '[...unescaped(document.getElementById("bytes").textContent)]'
+    )
+    page.close()
+    np.testing.assert_array_equal(found, list(raw))
 
 
-def test_factors_are_multiplied(opened, monkeypatch):
-    """Maps of rank 2 in a form that takes less than any codes."""
-    monkeypatch.setattr(encode, "_LAYER_BYTES", 0)
-    monkeypatch.setattr(encode, "_BYTES_PER_CODE", 0)
-    size = GRID[0] * GRID[1]
-    queries, keys = np.random.default_rng(3).normal(size=(2, 2, 3, size, 2))
-    scores = np.einsum("bnqd,bnkd->bnqk", queries, keys)
-    probs = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    probs = probs.astype(np.float32).reshape(2, 3, *GRID, *GRID)
-    maps = grid_maps(probs=(probs, probs[:1, :2]))
-    page = opened(maps)
-    assert page.evaluate("layers.map((layer) => layer.scale.length)") == [1024, 1024]
-    for cell, (layer, head) in enumerate([(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]):
-        expected = maps.probs[layer][0, head, 2, 2]
-        assert_shows(page, cell, expected)
-        assert_viridis(colours(page, cell), expected / expected.max())
+def test_a_server_that_says_another_encoding_is_told(browser, tmp_path):
+    write_viewer(tmp_path / "viewer.html", [grid_maps()], title="served")
+    page = browser.new_page()
+    header = {"content-type": "text/html; charset=utf-8"}
+    body = (tmp_path / "viewer.html").read_bytes()
+    page.route("**", lambda route: route.fulfill(headers=header, body=body))
+    page.goto("http://viewer.test/")
+    assert "UTF-8" in page.inner_text("#problem")
+    page.close()
 
 
 @pytest.mark.parametrize("ratio", [1, 1.5])
@@ -297,7 +299,6 @@ def test_logarithm_and_a_shared_range(opened):
         shares = 1 + np.log10(probs.ravel()[big] / top) / 4
         assert_viridis(colours(page, cell)[big], shares)
     assert "10⁴" not in page.inner_text("#ticks")
-    assert "stored as 0" not in page.inner_text("#legend-note")
     page.get_by_label("each map its own").check()
     settle(page)
     assert "10⁴" in page.inner_text("#ticks")
@@ -494,10 +495,6 @@ def test_moves_are_painted_and_their_times_told(opened, measured):
     for name, times in (("painting", paints), ("frame to frame", frames)):
         measured(name, f"median {np.median(times):.1f} ms, longest {max(times):.1f} ms")
     row, column = 7 * 199 % 16, 3 * 199 % 16
-    page.get_by_label("logarithm").check()
-    settle(page)
-    assert "stored as 0 below" in page.inner_text("#legend-note")
-    page.get_by_role("radio", name="probability").check()
     settle(page)
     assert_shows(page, 53, probs[5][0, 8, row, column])
     shown = probs[5][0, 8, row, column]

@@ -16,18 +16,11 @@ import numpy as np
 from tqdm import tqdm
 
 from attn_cnn_jax.analysis.attention_maps import AttentionMaps
-from attn_cnn_jax.analysis.viewer.encode import (
-    SCALES,
-    SUBSTITUTES,
-    compress,
-    encode_layer,
-    to_text,
-)
+from attn_cnn_jax.analysis.viewer.encode import block, encode_layer, shares
 from attn_cnn_jax.errors import UserError
 
 __all__ = ["write_viewer"]
 
-MAX_BYTES = 50_000_000
 _SCRIPTS = ("maps.js", "colours.js", "layout.js", "paint.js", "viewer.js")
 
 
@@ -36,9 +29,9 @@ def write_viewer(
     checkpoints: Sequence[AttentionMaps],
     *,
     title: str,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int = 100_000_000,
 ) -> int:
-    """Write the page that shows `checkpoints`; returns the file's size in bytes.
+    """Write the page that shows `checkpoints` and return the file's size in bytes.
 
     `checkpoints` are maps of one run for the same images, in the order of their steps;
     each is read once, so that a lazy sequence needs the memory of one. The page is one
@@ -53,8 +46,8 @@ def write_viewer(
         target.parent.mkdir(parents=True, exist_ok=True)
         with unfinished.open("wb") as file:
             size = 0
-            for share, text in _page(checkpoints, title):
-                size += file.write(text.encode(errors="replace"))
+            for share, piece in _page(checkpoints, title):
+                size += file.write(piece)
                 if size > max_bytes:
                     raise _too_large(target, checkpoints, size / share, max_bytes)
         unfinished.replace(target)
@@ -72,7 +65,7 @@ def _too_large(
     estimate: float,
     max_bytes: int,
 ) -> UserError:
-    # Rounded away from each other, for the estimate may be all but the limit.
+    # We round them away from each other, for the estimate may be all but the limit.
     needed, allowed = -(-estimate // 100_000) / 10, max_bytes / 1e6
     return UserError(
         f"{path.name} would take about {needed:,.1f} MB, more than the "
@@ -83,11 +76,15 @@ def _too_large(
 
 def _page(
     checkpoints: Sequence[AttentionMaps], title: str
-) -> Iterator[tuple[float, str]]:
-    """The page piece by piece, each with the share of the maps that it brings us to."""
+) -> Iterator[tuple[float, bytes]]:
+    """Yield the page piece by piece, each with the share of the maps written by then.
+
+    All but the blocks of maps and images is ASCII, which means the same in the page's
+    windows-1252 as anywhere.
+    """
     script = "\n".join(_page_file(name) for name in _SCRIPTS)
     style = _page_file("viewer.css")
-    before, after = _page_file("viewer.html").split("{{data}}")
+    before, after = _page_file("viewer.html").split("{{data}}\n")
     policy = (
         f"default-src 'none'; script-src {_digest(script)}; "
         f"style-src {_digest(style)}; base-uri 'none'; form-action 'none'"
@@ -104,7 +101,7 @@ def _page(
         disable=not sys.stderr.isatty(),
     )
     with bar:
-        yield 1.0, before
+        yield 1.0, before.encode("ascii", "xmlcharrefreplace")
         description: dict[str, Any] = {}
         for index, maps in enumerate(checkpoints):
             described = _describe(maps)
@@ -112,20 +109,21 @@ def _page(
                 raise ValueError("the checkpoints differ in images, layers or heads")
             if not index:
                 description = described
-                yield 1.0, _images(maps.images)
+                yield 1.0, _image_blocks(maps.images)
             for image in range(len(maps.images)):
                 done += 1
-                yield done / total, _maps_of_image(maps, index, image)
+                yield done / total, _map_blocks(maps, index, image)
                 bar.update()
     names = [f"epoch {maps.epoch:.4g} (step {maps.step:,})" for maps in checkpoints]
     shown = names[0] if len(names) == 1 else f"{len(names)} checkpoints"
     about = f"Run {checkpoints[0].run}, {shown}."
-    yield 1.0, _json({**description, "checkpoints": names, "about": about}) + after
+    text = _json({**description, "checkpoints": names, "about": about}) + after
+    yield 1.0, text.encode("ascii")
 
 
 def _page_file(name: str) -> str:
     folder = importlib.resources.files(__name__) / "page"
-    return (folder / name).read_text(encoding="utf-8")
+    return (folder / name).read_text(encoding="ascii")
 
 
 def _digest(text: str) -> str:
@@ -134,7 +132,7 @@ def _digest(text: str) -> str:
 
 
 def _describe(maps: AttentionMaps) -> dict[str, Any]:
-    """What the page must know before it can read any map."""
+    """Return the names, sizes and codes that the page needs to read any map."""
     layers = []
     for name, probs in zip(maps.layers, maps.probs, strict=True):
         heads, *grids = _as_grids(maps.kind, probs[:1])[0].shape
@@ -146,8 +144,7 @@ def _describe(maps: AttentionMaps) -> dict[str, Any]:
     return {
         "kind": maps.kind,
         "signed": not maps.softmaxed,
-        "substitutes": SUBSTITUTES,
-        "scales": [scale.tolist() for scale in SCALES],
+        "shares": shares(signed=not maps.softmaxed).tolist(),
         "classMass": maps.class_mass is not None,
         "layers": layers,
         "names": list(maps.names),
@@ -156,7 +153,7 @@ def _describe(maps: AttentionMaps) -> dict[str, Any]:
 
 
 def _as_grids(kind: str, probs: np.ndarray) -> np.ndarray:
-    """[B, N, Hq, Wq, Hk, Wk] of any kind: SAN's planes are heads, its taps keys."""
+    """Return [B, N, Hq, Wq, Hk, Wk]: SAN's planes are heads, its taps are keys."""
     if kind == "grid":
         return probs
     batch, height, width, taps, planes = probs.shape
@@ -165,39 +162,33 @@ def _as_grids(kind: str, probs: np.ndarray) -> np.ndarray:
     return probs.reshape(batch, planes, height, width, side, side)
 
 
-def _maps_of_image(maps: AttentionMaps, checkpoint: int, image: int) -> str:
-    """The maps of all layers; those that all images share come with the first."""
+def _map_blocks(maps: AttentionMaps, checkpoint: int, image: int) -> bytes:
+    """Return the maps of all layers; what images share comes with the first."""
     blocks = []
     for layer, probs in enumerate(maps.probs):
         shared = probs.shape[0] == 1
         if shared and image > 0:
             continue
         mass = None if maps.class_mass is None else maps.class_mass[layer]
-        packed = encode_layer(
+        encoded = encode_layer(
             _as_grids(maps.kind, probs[image : image + 1])[0],
             None if mass is None else mass[0 if mass.shape[0] == 1 else image],
             signed=not maps.softmaxed,
             average=maps.kind == "grid",
         )
-        blocks.append(_block(f"maps-{checkpoint}-{layer}-{image}", packed))
-    return "".join(blocks)
+        blocks.append(block(f"maps-{checkpoint}-{layer}-{image}", encoded))
+    return b"".join(blocks)
 
 
-def _images(images: np.ndarray) -> str:
-    """Each image as RGB bytes."""
+def _image_blocks(images: np.ndarray) -> bytes:
+    """Return each image as RGB bytes."""
     if images.shape[-1] == 1:
         images = images.repeat(3, -1)
-    blocks = (_block(f"image-{i}", compress(x.tobytes())) for i, x in enumerate(images))
-    return "".join(blocks)
-
-
-def _block(name: str, packed: bytes) -> str:
-    """A script element that no browser runs."""
-    return f'<script type="text/plain" id="{name}">{to_text(packed)}</script>\n'
+    return b"".join(block(f"image-{i}", x.tobytes()) for i, x in enumerate(images))
 
 
 def _json(value: Any) -> str:
-    """JSON in a script element: nothing in it can end the element."""
+    """Return a script element of JSON, in which nothing can end the element."""
     text = json.dumps(value, ensure_ascii=True)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -40,13 +40,9 @@ function paletteColour(share) {
   return PALETTE[Math.round(255 * Math.min(1, Math.max(0, share)))];
 }
 
-const codeColours = new Uint32Array(1024);
-
-// The colour of each code of a map's scale (the same array at every call).
+// The colour of each code of a map.
 function coloursOf(map, top, log) {
-  for (let code = 0; code < map.scale.length; code++)
-    codeColours[code] = paletteColour(place(decode(map, code), top, log));
-  return codeColours;
+  return data.shares.map((_, code) => paletteColour(place(decode(map, code), top, log)));
 }
 
 function drawLegend(canvas, width) {

@@ -72,8 +72,8 @@ function signedPair(two) {
 // The number, or what it lies below if it is rounded to 0.
 function inWords(map, pixel) {
   const code = map.codes[map.start + pixel];
-  if (signed || code > 0 || map.high === 0) return number(decode(map, code));
-  return `below ${number((map.high * map.scale[1]) / 2)}`;
+  if (signed || code > 0 || map.largest === 0) return number(decode(map, code));
+  return `below ${number(decode(map, 1) / 2)}`;
 }
 
 // What a pixel of a map says; all in words but `key`, the pixel to frame on the image.

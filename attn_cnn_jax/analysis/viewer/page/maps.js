@@ -6,70 +6,32 @@ const signed = data.signed;
 const taps = data.kind === "taps";
 const KEPT_BYTES = 400e6; // of decoded maps
 
-// Seven bits a character, the first ones first; three characters stand for others.
-function unpack(text) {
-  const packed = new Uint8Array(Math.floor((7 * text.length) / 8));
-  let [bits, count, at] = [0, 0, 0];
+// The byte of each character of windows-1252, which has one for every byte.
+const byteOf = {};
+[...new TextDecoder("windows-1252").decode(Uint8Array.from({ length: 256 }, (_, byte) => byte))].forEach(
+  (character, byte) => (byteOf[character.charCodeAt(0)] = byte),
+);
+
+// The bytes of a block; after "=" stands what the parser would have changed, plus 64.
+function unescaped(text) {
+  const bytes = new Uint8Array(text.length);
+  let count = 0;
   for (let i = 0; i < text.length; i++) {
     const code = text.charCodeAt(i);
-    bits = ((bits << 7) | (code < 128 ? code : data.substitutes[code])) & 0xffff;
-    count += 7;
-    if (count >= 8) {
-      count -= 8;
-      packed[at++] = bits >> count;
-    }
+    bytes[count++] = code === 61 ? text.charCodeAt(++i) - 64 : byteOf[code];
   }
-  return packed;
+  return bytes.subarray(0, count);
 }
 
 async function inflate(id) {
-  const packed = unpack(document.getElementById(id).textContent);
+  const packed = unescaped(document.getElementById(id).textContent);
   const gunzip = new DecompressionStream("gzip");
   return new Response(new Blob([packed]).stream().pipeThrough(gunzip)).arrayBuffer();
 }
 
-// The opposite of a difference along an axis, modulo 256, in place.
-function sumAlong(codes, shape, axis) {
-  let inner = 1;
-  for (const length of shape.slice(axis + 1)) inner *= length;
-  const block = shape[axis] * inner;
-  for (let start = 0; start < codes.length; start += block)
-    for (let i = start + inner; i < start + block; i++) codes[i] += codes[i - inner];
-}
-
-// Codes of the last scale, the square root in equal steps, out of factors: ranks and
-// steps of the heads, then of each its integers, low bytes before high ones.
-function multiply(buffer, { heads, queries, keys, scale }) {
-  const codes = new Uint16Array(heads * queries * keys);
-  const ranks = new Uint8Array(buffer, 0, heads);
-  const steps = new Float32Array(buffer.slice(heads, 5 * heads));
-  const best = scale.length - 1;
-  let [at, to] = [5 * heads, 0];
-  for (let head = 0; head < heads; head++) {
-    const [rank, rows] = [ranks[head], queries + keys];
-    const bytes = new Uint8Array(buffer, at, 2 * rank * rows);
-    at += bytes.length;
-    const factors = new Float64Array(rank * rows); // [query or key, column]
-    for (let column = 0, i = 0; column < rank; column++)
-      for (let row = 0; row < rows; row++, i++) {
-        const zigzag = bytes[i] | (bytes[i + rank * rows] << 8);
-        factors[row * rank + column] = (zigzag >>> 1) ^ -(zigzag & 1);
-      }
-    const squared = steps[head] ** 2;
-    for (let query = 0; query < queries; query++)
-      for (let key = queries; key < rows; key++) {
-        let sum = 0;
-        for (let a = query * rank, b = key * rank, end = a + rank; a < end; ) sum += factors[a++] * factors[b++];
-        codes[to++] = Math.min(best, Math.round(best * Math.exp(0.5 * squared * sum)));
-      }
-  }
-  return codes;
-}
-
 function parseLayer(buffer, layer) {
-  const shape = [...layer.query, ...layer.key];
-  const queries = shape[0] * shape[1];
-  const keys = shape[2] * shape[3];
+  const queries = layer.query[0] * layer.query[1];
+  const keys = layer.key[0] * layer.key[1];
   const rows = layer.heads * queries;
   let at = 0;
   const take = (Type, count) => {
@@ -77,29 +39,17 @@ function parseLayer(buffer, layer) {
     at += array.byteLength;
     return array;
   };
-  const maps = { ...layer, queries, keys, bytes: buffer.byteLength };
-  maps.low = signed ? take(Float32Array, rows) : null;
-  maps.high = take(Float32Array, rows);
-  maps.classMass = data.classMass ? take(Float32Array, rows) : null;
-  if (!taps) {
-    maps.averageHigh = take(Float32Array, layer.heads);
-    maps.averageCodes = take(Uint8Array, rows);
-  }
-  const number = take(Uint8Array, 1)[0];
-  maps.scale = data.scales[number];
-  if (number === data.scales.length - 1) {
-    maps.codes = multiply(buffer.slice(at), maps);
-    maps.bytes += maps.codes.byteLength;
-    return maps;
-  }
-  const axes = take(Uint8Array, layer.heads);
-  maps.codes = take(Uint8Array, rows * keys);
-  for (let head = 0; head < layer.heads; head++) {
-    const codes = maps.codes.subarray(head * queries * keys, (head + 1) * queries * keys);
-    for (let axis = 3; axis >= 0; axis--)
-      if (axes[head] & (1 << axis)) sumAlong(codes, shape, axis);
-  }
-  return maps;
+  return {
+    ...layer,
+    queries,
+    keys,
+    bytes: buffer.byteLength,
+    largest: take(Float32Array, rows),
+    classMass: data.classMass ? take(Float32Array, rows) : null,
+    averageLargest: taps ? null : take(Float32Array, layer.heads),
+    codes: take(Uint8Array, rows * keys),
+    averageCodes: taps ? null : take(Uint8Array, rows),
+  };
 }
 
 const kept = new Map(); // id: promise of maps, the least recently used first
@@ -119,43 +69,24 @@ async function readLayer(checkpoint, layer, image) {
   return maps;
 }
 
-// One map: codes from `start` on, its grid, range and scale.
+// One map: codes from `start` on, its grid and its largest absolute value.
 function singleMap(maps, head, query) {
   const row = head * maps.queries + query;
-  return {
-    codes: maps.codes,
-    start: row * maps.keys,
-    grid: maps.key,
-    low: signed ? maps.low[row] : 0,
-    high: maps.high[row],
-    scale: maps.scale,
-    classMass: maps.classMass ? maps.classMass[row] : null,
-  };
+  const classMass = maps.classMass && maps.classMass[row];
+  return { codes: maps.codes, start: row * maps.keys, grid: maps.key, largest: maps.largest[row], classMass };
 }
 
 function averageMap(maps, head) {
-  return {
-    codes: maps.averageCodes,
-    start: head * maps.queries,
-    grid: maps.query,
-    low: 0,
-    high: maps.averageHigh[head],
-    scale: data.scales[1],
-    classMass: null,
-  };
+  const [start, largest] = [head * maps.queries, maps.averageLargest[head]];
+  return { codes: maps.averageCodes, start, grid: maps.query, largest, classMass: null };
 }
 
 function decode(map, code) {
-  return map.low + (map.high - map.low) * map.scale[Math.min(code, map.scale.length - 1)];
+  return map.largest * data.shares[code];
 }
 
 function valueAt(map, pixel) {
   return decode(map, map.codes[map.start + pixel]);
-}
-
-// The largest absolute value that colours must reach.
-function largest(map) {
-  return Math.max(Math.abs(map.low), Math.abs(map.high));
 }
 
 function strongestPixel(map) {

@@ -16,7 +16,7 @@ function paint() {
   if (!layers.length) return;
   const started = performance.now();
   const maps = layout.cells.map(mapOf);
-  const top = Math.max(0, ...maps.map(largest));
+  const top = Math.max(0, ...maps.map((map) => map.largest));
   paintMaps(maps, top);
   paintImage();
   paintChosen(maps);
@@ -38,7 +38,7 @@ function paintMaps(maps, top) {
   const words = new Uint32Array(layout.pixels.data.buffer);
   const stride = layout.pixels.width;
   maps.forEach((map, i) => {
-    const colours = coloursOf(map, state.shared ? top : largest(map), state.log);
+    const colours = coloursOf(map, state.shared ? top : map.largest, state.log);
     const [x, y] = layout.cells[i].source;
     fill(words, stride, y * stride + x, map, colours);
   });
@@ -65,7 +65,7 @@ function paintMaps(maps, top) {
     context.drawImage(layout.canvas, ...cell.source, width, height, cell.x, cell.y, w, h);
     mark(context, markOf(data.layers[cell.layer]), cell.x, cell.y, zoom);
     context.fillStyle = soft;
-    context.fillText(briefly(largest(map)), cell.x + w / 2, cell.y + cell.height + 14, w + 4);
+    context.fillText(briefly(map.largest), cell.x + w / 2, cell.y + cell.height + 14, w + 4);
     if (map.classMass !== null)
       context.fillText(`class ${briefly(map.classMass)}`, cell.x + w / 2, cell.y + cell.height + 27, w + 4);
     if (cell.numberAt !== null) {
@@ -156,10 +156,7 @@ function paintScale(top) {
     return Math.abs(value) === 1 ? `${sign}max` : `${sign}${Math.abs(value)}\u00a0max`;
   });
   if (state.log) ticks[0] = `\u2264\u00a0${ticks[0]}`;
-  // What is less than half of the smallest value of its scale is stored as 0.
-  const smallest = Math.max(...layers.map((l) => l.scale[1]));
-  const coarse = state.log && !state.average && smallest > 1e-3;
-  const text = [...ticks, coarse && smallest].join();
+  const text = ticks.join();
   if ($("ticks").dataset.text === text) return;
   $("ticks").dataset.text = text;
   const shown = [...ticks.keys()].filter((i) => !(state.log || signed) || i % 2 === 0);
@@ -175,8 +172,6 @@ function paintScale(top) {
   $("legend-note").textContent = own
     ? `max: the map's own ${largestOf}, the number below it.`
     : `Up to the ${largestOf} of all maps on the page; each map's own is below it.`;
-  if (coarse)
-    $("legend-note").textContent += ` Some layers are stored as 0 below 1/${Math.round(2 / smallest).toLocaleString("en")} of it.`;
   $("legend").setAttribute("aria-label", `Colour scale: ${ticks.join(", ")}`);
 }
 

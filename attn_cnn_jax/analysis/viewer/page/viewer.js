@@ -257,6 +257,10 @@ function start() {
     complain("This browser is too old for this page: it needs Chrome 80, Firefox 113 or Safari 16.4.");
     return;
   }
+  if (document.characterSet !== "windows-1252") {
+    complain(`This page was opened as ${document.characterSet}, which its server says; it is windows-1252, as its file says.`);
+    return;
+  }
   writeTexts();
   listenToImage();
   listenToMaps();
