@@ -6,6 +6,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.optim import OPTIMIZERS
 
 _DATASETS: dict[str, dict[str, Any]] = {
     "cifar10": {"name": "cifar10", "crop_padding": 4, "flip": True},
@@ -35,13 +36,7 @@ def base_config() -> ConfigDict:
             "batch_size": 100,
             "num_epochs": 300,
             "label_smoothing": 0.0,
-            "optimizer": {
-                "learning_rate": 0.1,
-                "momentum": 0.9,
-                "nesterov": False,
-                "weight_decay": 1e-4,
-                "decay_exclude": ("centers", "spreads"),
-            },
+            "optimizer": optimizer("sgd"),
             "schedule": {
                 "name": "cosine",
                 "warmup_epochs": 15.0,
@@ -59,23 +54,36 @@ def base_config() -> ConfigDict:
     )
 
 
+def optimizer(name: str) -> ConfigDict:
+    """Return `config.optimizer` of a name in `optim.OPTIMIZERS`, with its defaults."""
+    excluded = ("centers", "spreads")
+    fields = OPTIMIZERS[name].fields
+    return ConfigDict({"name": name, **fields, "decay_exclude": excluded})
+
+
 def with_options(
     config: ConfigDict, options: str, own: Mapping[str, Mapping[str, Any]] | None = None
 ) -> ConfigDict:
     """`config` under the comma-separated options of `--config=FILE.py:options`.
 
-    An option is a dataset (cifar10, cifar100, digits) or one of the row's `own`, which
-    maps its name to the fields that it changes.
+    An option is a dataset (cifar10, cifar100, digits), an optimizer (its defaults, but
+    what does not decay remains; the one that the config has remains as it is), or one
+    of the row's `own`, which maps its name to the fields that it changes.
     """
     datasets = {name: {"dataset": fields} for name, fields in _DATASETS.items()}
     known: dict[str, Mapping[str, Any]] = {**datasets, **(own or {})}
     for option in filter(None, options.split(",")):
-        if option not in known:
+        if option in known:
+            config.update(known[option])
+        elif option not in OPTIMIZERS:
             raise UserError(
                 f"{option!r} is not an option of this config; "
-                f"choose from {', '.join(known)}."
+                f"choose from {', '.join([*known, *OPTIMIZERS])}."
             )
-        config.update(known[option])
+        elif option != config.optimizer.name:
+            excluded = config.optimizer.decay_exclude
+            config.optimizer = optimizer(option)
+            config.optimizer.decay_exclude = excluded
     return config
 
 
