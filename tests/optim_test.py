@@ -94,6 +94,18 @@ def test_three_steps_are_those_of_torchs_sgd(nesterov):
         np.testing.assert_allclose(leaf, wanted[name], rtol=1e-12, err_msg=name)
 
 
+def test_the_defaults_are_published_ones():
+    """The paper's SGD, PyTorch's AdamW, and Muon's own momentum beside it."""
+    names = ("centers", "spreads")
+    adamw = {"learning_rate": 1e-3, "b1": 0.9, "b2": 0.999, "eps": 1e-8}
+    adamw |= {"weight_decay": 0.01, "decay_exclude": names}
+    sgd = {"learning_rate": 0.1, "momentum": 0.9, "nesterov": False}
+    sgd |= {"weight_decay": 1e-4, "decay_exclude": names}
+    muon = {**adamw, "momentum": 0.95, "nesterov": True}
+    for name, fields in (("sgd", sgd), ("adamw", adamw), ("muon", muon)):
+        assert config_lib.optimizer(name).to_dict() == {"name": name, **fields}
+
+
 class Adam:
     """Adam of one parameter as its paper has it, with `nesterov` as Dozat's (2016)."""
 
