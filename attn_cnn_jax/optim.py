@@ -1,6 +1,8 @@
-"""The optimizer and its learning-rate schedules."""
+"""The optimizers by name, and their learning-rate schedules."""
 
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,27 +11,116 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 
-def make_optimizer(
-    optimizer: ConfigDict, learning_rate: optax.ScalarOrSchedule
-) -> optax.GradientTransformation:
-    """SGD with momentum and coupled weight decay, as PyTorch's SGD computes it.
+class Optimizer(NamedTuple):
+    """A named optimizer: how it is built, and its fields with their defaults.
 
-    g <- g + weight_decay * p, except where a parameter's name is in `decay_exclude`;
-    buffer <- momentum * buffer + g; p <- p - learning_rate * buffer, with `nesterov`
-    p <- p - learning_rate * (g + momentum * buffer).
+    `build(fields, weight_decay)` returns the transformations of a gradient that come
+    before the rate, with `weight_decay`, which adds weight_decay * p, in its place
+    among them. Numbers but the rate and the decay are at least 0 and below 1. Every
+    block has the fields `name` and `decay_exclude` besides.
     """
-    excluded = set(optimizer.decay_exclude)
+
+    build: Callable[..., Sequence[optax.GradientTransformation]]
+    fields: Mapping[str, float | bool]
+
+
+def make_optimizer(
+    fields: ConfigDict, learning_rate: optax.ScalarOrSchedule
+) -> optax.GradientTransformation:
+    """Build the optimizer that the block `config.optimizer` names.
+
+    A parameter whose name, the last of its path, is in `decay_exclude` does not decay.
+    """
+    excluded = set(fields.decay_exclude)
 
     def decays(params):
         return jax.tree_util.tree_map_with_path(
             lambda path, _: path[-1].key not in excluded, params
         )
 
+    weight_decay = optax.add_decayed_weights(fields.weight_decay, mask=decays)
     return optax.chain(
-        optax.add_decayed_weights(optimizer.weight_decay, mask=decays),
-        optax.trace(decay=optimizer.momentum, nesterov=optimizer.nesterov),
+        *OPTIMIZERS[fields.name].build(fields, weight_decay),
         optax.scale_by_learning_rate(learning_rate),
     )
+
+
+def _sgd(fields: ConfigDict, weight_decay: optax.GradientTransformation):
+    """Return SGD with momentum and coupled weight decay, as PyTorch's SGD computes it.
+
+    g <- g + weight_decay * p; buffer <- momentum * buffer + g;
+    p <- p - learning_rate * buffer, with `nesterov`
+    p <- p - learning_rate * (g + momentum * buffer).
+    """
+    momentum = optax.trace(decay=fields.momentum, nesterov=fields.nesterov)
+    return weight_decay, momentum
+
+
+def _adamw(fields: ConfigDict, weight_decay: optax.GradientTransformation):
+    """Return Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+
+    With Adam's direction u: p <- p - learning_rate * (u + weight_decay * p). Defaults
+    are PyTorch's.
+    """
+    return optax.scale_by_adam(fields.b1, fields.b2, fields.eps), weight_decay
+
+
+def _muon(fields: ConfigDict, weight_decay: optax.GradientTransformation):
+    """Return Muon for kernels and Adam for all else, with decoupled weight decay.
+
+    Muon's direction of a kernel is its momentum with all singular values near 1 (five
+    Newton-Schulz iterations), times 0.2 sqrt(max(inputs, outputs)): its entries are
+    then of the size of Adam's, and one rate and one decay serve both (Liu et al., 2025,
+    arXiv:2502.16982). A kernel is a parameter of two or more axes whose name ends in
+    "kernel": those of the embedding and the classifier are, positions, biases, norms,
+    centers and spreads are not. With `nesterov` Adam is NAdam.
+    """
+    direction = optax.contrib.muon(
+        learning_rate=-1.0,  # up the gradient, as Adam's; the rate comes last
+        beta=fields.momentum,
+        nesterov=fields.nesterov,
+        adam_b1=fields.b1,
+        adam_b2=fields.b2,
+        eps=fields.eps,
+        consistent_rms=0.2,
+        muon_weight_dimension_numbers=_matrices,
+    )
+    return direction, weight_decay
+
+
+_SGD = dict(learning_rate=0.1, momentum=0.9, nesterov=False, weight_decay=1e-4)
+_ADAMW = dict(learning_rate=1e-3, b1=0.9, b2=0.999, eps=1e-8, weight_decay=1e-2)
+OPTIMIZERS = {
+    "sgd": Optimizer(_sgd, _SGD),
+    "adamw": Optimizer(_adamw, _ADAMW),
+    "muon": Optimizer(_muon, {**_ADAMW, "momentum": 0.95, "nesterov": True}),
+}
+
+
+def _matrices(params: Any) -> Any:
+    """Return the axes of each kernel, and None for a parameter that Adam takes."""
+
+    def axes(path, param):
+        is_kernel = path[-1].key.endswith("kernel") and param.ndim > 1
+        return _matrix_axes(param.shape) if is_kernel else None
+
+    return jax.tree_util.tree_map_with_path(axes, params)
+
+
+def _matrix_axes(shape: Sequence[int]) -> optax.contrib.MuonDimensionNumbers:
+    """Split a kernel's axes into inputs, which come first, and outputs.
+
+    The split is the one whose matrix is nearest to a square, which puts heads where
+    they belong: values [N, D, D] map N D inputs to D outputs, queries and keys
+    [D, N, D] map D to N D, a convolution [3, 3, C, E] maps 9 C to E.
+    """
+
+    def perimeter(split: int) -> int:  # least for a square, of a given area
+        return math.prod(shape[:split]) + math.prod(shape[split:])
+
+    split = min(range(1, len(shape)), key=perimeter)
+    axes = tuple(range(len(shape)))
+    return optax.contrib.MuonDimensionNumbers(axes[:split], axes[split:])
 
 
 def make_schedule(

@@ -16,7 +16,7 @@ COMMON = {"jax", "flax", "jaxtyping", "numpy", "ml_collections", "optax", "tqdm"
 ALLOWED: dict[str, set[str]] = {
     "__init__": set(),
     "errors": set(),
-    "config": {"data", "errors"},
+    "config": {"data", "models", "optim", "errors"},
     "models": set(),
     "data": {"errors"},
     "optim": set(),

@@ -45,7 +45,11 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "out of range": ([QUICKSTART, "--config.batch_size=0"], "config.batch_size is 0"),
     "other model's field": (
         [QUICKSTART, "--config.model.name=resnet18"],
-        "config.model.* is not a field of a resnet18 model",
+        "config.model.* is not a field of the model resnet18",
+    ),
+    "other optimizer's field": (
+        [QUICKSTART, "--config.optimizer.name=adamw"],
+        "optimizer.* is not a field of the optimizer adamw.*--config=FILE.py:adamw",
     ),
     "missing config": (["--config=nowhere.py"], "no config file nowhere.py"),
     "missing config, spaced": (["--config", "nowhere.py"], "no config file nowhere.py"),

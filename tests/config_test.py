@@ -110,6 +110,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "batch_size": [0, -5, 10.0, "100", True, HUGE],
         "num_epochs": [0, 1.5, 2**24, 10**41],
         "label_smoothing": [1.0, -0.1, "0.1", float("nan"), True],
+        "optimizer.name": ["adam", 3, None],
         "optimizer.learning_rate": [0.0, -1.0, *NOT_FINITE, 1e39, "0.1"],
         "optimizer.momentum": [1.0, -0.1, "0.9"],
         "optimizer.nesterov": [1, "yes", None],
@@ -255,6 +256,81 @@ def test_a_wrong_value_names_its_field(block, field, value):
     assert "\n" not in str(error.value)
 
 
+WRONG_OPTIMIZER = {
+    "learning_rate": [0.0, float("nan"), "0.1"],
+    "weight_decay": [-1e-4, float("inf"), 1e39],
+    "momentum": [1.0, -0.1, "0.9"],
+    "b1": [1.0, -0.1, None],
+    "b2": [1, -0.1, float("nan")],
+    "eps": [0.0, -1e-8, 1.0, "1e-8"],
+    "nesterov": [1, "yes"],
+    "decay_exclude": ["bias", (3,)],
+}
+
+
+def test_every_field_of_an_optimizer_has_wrong_values():
+    fields = {*config_lib.optimizer("adamw"), *config_lib.optimizer("muon")}
+    assert fields == {"name", *WRONG_OPTIMIZER}
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_wrong_value_of_an_optimizer_names_its_field(name):
+    for field in config_lib.optimizer(name):
+        for value in WRONG_OPTIMIZER.get(field, ["adam"]):
+            config = full()
+            config.optimizer = config_lib.optimizer(name)
+            check(config)
+            put(config, f"optimizer.{field}", value)
+            with pytest.raises(UserError, match=f"config.optimizer.{field} is .*must"):
+                check(config)
+
+
+def test_bounds_of_an_optimizer():
+    """0 switches a mean, the momentum or the decay off."""
+    config = full()
+    config.optimizer = config_lib.optimizer("muon")
+    config.optimizer.update(momentum=0.0, b1=0.0, b2=0.0, weight_decay=0.0, eps=0.999)
+    config.optimizer.learning_rate = 1e37
+    check(config)
+
+
+@pytest.mark.parametrize(
+    "name, field, value, wrong",
+    [
+        ("adamw", "momentum", 0.9, "config.optimizer.momentum is not a field"),
+        ("sgd", "b1", 0.9, "config.optimizer.b1 is not a field"),
+        ("muon", "b1", None, "config.optimizer.b1 is missing"),
+    ],
+)
+def test_an_optimizer_has_exactly_its_fields(name, field, value, wrong):
+    config = full()
+    config.optimizer = config_lib.optimizer(name)
+    if value is None:
+        del config.optimizer[field]
+    else:
+        put(config, f"optimizer.{field}", value)
+    with pytest.raises(UserError) as error:
+        check(config)
+    assert str(error.value).startswith(wrong)
+    assert f"--config=FILE.py:{name} " in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_an_option_replaces_the_optimizer(name):
+    """All of it, but what the row keeps from decaying; its own is no change."""
+    path = FILES[0].with_name("vit.py")
+    config, changed = row(path), row(path, f"digits,{name}")
+    wanted = config_lib.optimizer(name)
+    wanted.decay_exclude = ()
+    assert changed.optimizer == wanted and config.optimizer != wanted
+    assert changed.dataset.name == "digits"
+    check(changed)
+    assert row(path, "sgd") == config
+    again = config_lib.from_dict(json.loads(config_lib.to_json(changed)))
+    assert again == changed.copy_and_resolve_references()
+
+
 MODELS = ("quadratic_isotropic", "san", "san10", "san_hierarchical", "vit")
 BLOCKS = ["dataset", "optimizer", "schedule", "model", "model.attention"]
 
@@ -323,7 +399,7 @@ def test_an_official_san_has_the_sizes_of_its_name():
     config = full("san10")
     put(config, "model.widths", (64, 256, 512, 1024, 2048))
     with pytest.raises(
-        UserError, match="config.model.widths is not a field of a san10"
+        UserError, match="config.model.widths is not a field of the model san10"
     ):
         check(config)
 

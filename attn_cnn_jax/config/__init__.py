@@ -13,6 +13,7 @@ from attn_cnn_jax.config.model_blocks import (
 from attn_cnn_jax.config.record import RESUMABLE, differences, from_dict, to_json
 from attn_cnn_jax.config.schema import (
     base_config,
+    optimizer,
     report_training,
     san_training,
     with_options,
@@ -26,6 +27,7 @@ __all__ = [
     "check",
     "differences",
     "from_dict",
+    "optimizer",
     "report_training",
     "resnet",
     "san",

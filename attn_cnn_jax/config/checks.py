@@ -6,7 +6,9 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.fields import check_schema, require
 from attn_cnn_jax.config.model_checks import check_model
-from attn_cnn_jax.config.schema import base_config
+from attn_cnn_jax.config.schema import base_config, optimizer
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.optim import OPTIMIZERS
 
 SCHEDULES = ("cosine", "cosine_epochwise", "cosine_report", "multistep")
 PLACEMENTS = ("auto", "device", "host")
@@ -19,8 +21,33 @@ _LARGEST_INT, _LARGEST_RATE = 2**31, 1e38  # a float32
 def check(config: ConfigDict) -> None:
     """Raise a `UserError` that names the first field out of its type or range."""
     check_schema(config, base_config())
+    _check_optimizer(config.optimizer)
     _check_ranges(config)
     check_model(config.model)
+
+
+def _check_optimizer(block: ConfigDict) -> None:
+    name = block.get("name", "")
+    choices = f"one of {', '.join(OPTIMIZERS)}"
+    require(name in OPTIMIZERS, "optimizer.name", name, choices)
+    schema = optimizer(name)
+    try:
+        check_schema(block, schema, "optimizer.")
+    except UserError as error:
+        if set(block) == set(schema):
+            raise
+        advice = f"--config=FILE.py:{name} sets this optimizer with all of its fields."
+        raise UserError(f"{error} {advice}") from error
+    for field, value in block.items():
+        if field == "decay_exclude":
+            names = all(isinstance(kind, str) for kind in value)
+            require(names, f"optimizer.{field}", value, "a tuple of parameter names")
+        elif not isinstance(value, str | bool):
+            above = field in ("learning_rate", "eps")
+            high = _LARGEST_RATE if field in ("learning_rate", "weight_decay") else 1
+            wanted = f"{'above' if above else 'at least'} 0 and below {high}"
+            in_range = 0 < value < high or (value == 0 and not above)
+            require(in_range, f"optimizer.{field}", value, wanted)
 
 
 def _check_ranges(config: ConfigDict) -> None:
@@ -46,15 +73,7 @@ def _check_ranges(config: ConfigDict) -> None:
     placement = config.dataset.placement
     choices = f"one of {', '.join(PLACEMENTS)}"
     require(placement in PLACEMENTS, "dataset.placement", placement, choices)
-    optimizer, schedule = config.optimizer, config.schedule
-    rate = optimizer.learning_rate
-    wanted = f"above 0 and below {_LARGEST_RATE}"
-    require(0 < rate < _LARGEST_RATE, "optimizer.learning_rate", rate, wanted)
-    whole("optimizer.momentum", 0, 1)
-    whole("optimizer.weight_decay", 0, _LARGEST_RATE)
-    excluded = optimizer.decay_exclude
-    names = all(isinstance(name, str) for name in excluded)
-    require(names, "optimizer.decay_exclude", excluded, "a tuple of parameter names")
+    schedule = config.schedule
     choices = f"one of {', '.join(SCHEDULES)}"
     require(schedule.name in SCHEDULES, "schedule.name", schedule.name, choices)
     if schedule.name == "multistep":

@@ -22,13 +22,14 @@ def check_schema(
 ) -> None:
     """Raise unless `config` has the fields and types of `schema`.
 
-    The fields in `or_types` may be of that type instead. The model and its attention
-    have schemas of their own.
+    The fields in `or_types` may be of that type instead. The optimizer, the model and
+    its attention have schemas of their own.
     """
     others = or_types or {}
     for key in config:
         if key not in schema:
-            owner = f"a {config.name} model" if "name" in config else "a config"
+            block = prefix[:-1].rpartition(".")[2]
+            owner = f"the {block} {config.name}" if "name" in config else "a config"
             raise UserError(f"config.{prefix}{key} is not a field of {owner}.")
     for key, example in schema.items():
         if key not in config:
@@ -37,7 +38,7 @@ def check_schema(
         if isinstance(example, ConfigDict):
             is_block = isinstance(value, ConfigDict)
             require(is_block, prefix + key, value, "a block of fields")
-            if key not in ("model", "attention"):
+            if key not in ("optimizer", "model", "attention"):
                 check_schema(value, example, f"{prefix}{key}.")
         else:
             right = type(value) in (type(example), others.get(key)) or (

@@ -22,14 +22,15 @@ RESUMABLE = frozenset(
         "snapshot_every_epochs",
     }
 )
-# Fields that came later, as they are in a run that was recorded without them.
+# Fields that came later, as they are in a run that was recorded without them: those of
+# the run, and those of a block by its name.
 _LATER_FIELDS: dict[str, Any] = {
     "init_from": "",
     "label_smoothing": 0.0,
     "evaluate_in_training_mode": False,
-    "optimizer": {"nesterov": False},
 }
-_LATER_MODEL_FIELDS: dict[str, dict[str, Any]] = {
+_LATER_FIELDS_OF: dict[str, dict[str, Any]] = {
+    "sgd": {"nesterov": False},
     "self_attention": {"attention_dense": True, "share_weights": False},
     **dict.fromkeys(RESNETS, {"initialization": "torch"}),
 }
@@ -49,26 +50,15 @@ def from_dict(fields: Mapping[str, Any]) -> ConfigDict:
 
     def restored(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: restored(item) for key, item in value.items()}
+            later = _LATER_FIELDS_OF.get(str(value.get("name")), {})
+            return {key: restored(item) for key, item in {**later, **value}.items()}
         return tuple(value) if isinstance(value, list) else value
 
-    def completed(block: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-        inner = {
-            key: completed(block[key], value)
-            for key, value in later.items()
-            if isinstance(value, Mapping) and isinstance(block.get(key), Mapping)
-        }
-        return {**later, **block, **inner}
-
-    def completed_model(model: Any) -> Any:
-        if not isinstance(model, Mapping):
-            return model
-        return completed(model, _LATER_MODEL_FIELDS.get(str(model.get("name")), {}))
-
-    if "model" not in fields:
-        return ConfigDict(restored(completed_model(fields)))
-    whole = completed(fields, _LATER_FIELDS)
-    return ConfigDict(restored({**whole, "model": completed_model(fields["model"])}))
+    whole = {**_LATER_FIELDS, **fields} if "model" in fields else dict(fields)
+    optimizer = whole.get("optimizer")
+    if isinstance(optimizer, Mapping):  # the first ones had no name
+        whole["optimizer"] = {"name": "sgd", **optimizer}
+    return ConfigDict(restored(whole))
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> list[str]:

@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.data import DATASETS
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.optim import OPTIMIZERS
 
 
 def _dataset(name: str) -> dict[str, Any]:
@@ -36,13 +37,7 @@ def base_config() -> ConfigDict:
             "batch_size": 100,
             "num_epochs": 300,
             "label_smoothing": 0.0,
-            "optimizer": {
-                "learning_rate": 0.1,
-                "momentum": 0.9,
-                "nesterov": False,
-                "weight_decay": 1e-4,
-                "decay_exclude": ("centers", "spreads"),
-            },
+            "optimizer": optimizer("sgd"),
             "schedule": {
                 "name": "cosine",
                 "warmup_epochs": 15.0,
@@ -60,24 +55,37 @@ def base_config() -> ConfigDict:
     )
 
 
+def optimizer(name: str) -> ConfigDict:
+    """Return `config.optimizer` of a name in `optim.OPTIMIZERS`, with its defaults."""
+    excluded = ("centers", "spreads")
+    fields = OPTIMIZERS[name].fields
+    return ConfigDict({"name": name, **fields, "decay_exclude": excluded})
+
+
 def with_options(
     config: ConfigDict, options: str, own: Mapping[str, Mapping[str, Any]] | None = None
 ) -> ConfigDict:
     """Return `config` under the comma-separated options of `--config=FILE.py:options`.
 
     An option is a dataset of the table `data.DATASETS`, which comes with its
-    augmentation, or one of the row's `own`, which maps its name to the fields that it
-    changes.
+    augmentation; an optimizer (its defaults, but what does not decay remains, and the
+    one that the config has remains as it is); or one of the row's `own`, which maps its
+    name to the fields that it changes.
     """
     datasets = {name: {"dataset": _dataset(name)} for name in DATASETS}
     known: dict[str, Mapping[str, Any]] = {**datasets, **(own or {})}
     for option in filter(None, options.split(",")):
-        if option not in known:
+        if option in known:
+            config.update(known[option])
+        elif option not in OPTIMIZERS:
             raise UserError(
                 f"{option!r} is not an option of this config; "
-                f"choose from {', '.join(known)}."
+                f"choose from {', '.join([*known, *OPTIMIZERS])}."
             )
-        config.update(known[option])
+        elif option != config.optimizer.name:
+            excluded = config.optimizer.decay_exclude
+            config.optimizer = optimizer(option)
+            config.optimizer.decay_exclude = excluded
     return config
 
 
