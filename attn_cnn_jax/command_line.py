@@ -1,6 +1,7 @@
 """How every command of the package starts, and how it tells a user what is wrong."""
 
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -20,6 +21,11 @@ def define_variant_flag() -> None:
     flags.DEFINE_string(
         "variant", None, "Python file of an attention variant of your own, run first."
     )
+
+
+def checkpoint_named(text: str) -> str | int:
+    """Return the checkpoint that a flag names: a step as a number, else the text."""
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else text
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:

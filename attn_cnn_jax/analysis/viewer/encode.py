@@ -12,7 +12,7 @@ import zlib
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from attn_cnn_jax.analysis.averages import average_attention
+from attn_cnn_jax.analysis.pictures import average_attention
 from attn_cnn_jax.analysis.viewer.factors import factorize
 
 

@@ -1,16 +1,28 @@
-"""What parameters alone say of a network's heads: Gaussians, scores of offsets."""
+"""What a network learned of positions, from its parameters: Gaussians and scores."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from attn_cnn_jax.analysis.plots import GaussianHeads
 from attn_cnn_jax.errors import UserError
 
 QUADRATIC = ("quadratic_isotropic", "quadratic_nonisotropic")
 POSITION_SCORED = ("learned_wo_content", "learned_w_content_v1")
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianHeads:
+    """The quadratic heads of one layer: score = -1/2 (d - c)^T P (d - c).
+
+    d is the offset, key minus query, (row, column) in pixels of the grid; c a center,
+    P a precision matrix (symmetric).
+    """
+
+    centers: Float[np.ndarray, "N 2"]
+    precisions: Float[np.ndarray, "N 2 2"]
 
 
 def attention_name(config_model: Any) -> str:
