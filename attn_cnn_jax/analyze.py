@@ -1,57 +1,44 @@
-"""Figures, numbers, tables and the viewer of runs, from their workdirs alone.
+"""Figures, numbers and the viewer of a run, from its workdir alone.
 
 python -m attn_cnn_jax.analyze --workdir=runs/demo
 python -m attn_cnn_jax.analyze --workdir=runs/demo --figure=query --query=1,2
-python -m attn_cnn_jax.analyze --tables --workdirs='runs/*'
-python -m attn_cnn_jax.analyze --workdir=runs/X --prune --output=runs/X_pruned
+python -m attn_cnn_jax.analyze --figure=curves --workdirs='runs/*'
 """
 
 import glob
 import math
 import os
 import pathlib
-import re
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from absl import flags
-from ml_collections import ConfigDict
 
-from attn_cnn_jax import checkpoint, command_line
+from attn_cnn_jax import command_line
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax.analysis import ablation, figures, heads, plots, pruning
-from attn_cnn_jax.analysis.averages import VARIANTS
-from attn_cnn_jax.analysis.images import ChosenImages, choose_images
-from attn_cnn_jax.analysis.lazy_maps import LazyMaps
-from attn_cnn_jax.analysis.subject import Subject
+from attn_cnn_jax.analysis import ablation, figures, heads, plots
+from attn_cnn_jax.analysis.attention_maps import LazyMaps
+from attn_cnn_jax.analysis.figure_request import FigureRequest
+from attn_cnn_jax.analysis.images import choose_images
+from attn_cnn_jax.analysis.pictures import VARIANTS
 from attn_cnn_jax.analysis.viewer import write_viewer
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.results.curves import run_curves
-from attn_cnn_jax.results.tables import write_tables
 from attn_cnn_jax.run import Run
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
 _WORKDIRS = flags.DEFINE_multi_string(
-    "workdirs", [], "Runs for --tables and --figure=curves; globs; may be repeated."
+    "workdirs", [], "Runs for --figure=curves; globs; may be repeated."
 )
 _FIGURE = flags.DEFINE_list(
     "figure",
     [],
-    f"{', '.join(figures.FIGURES)}, curves, viewer, ablation; several with commas. "
-    "Without it all that the run can show but ablation.",
-)
-_TABLES = flags.DEFINE_bool("tables", False, "Tables 1 to 4 of the runs.")
-_PRUNE = flags.DEFINE_bool(
-    "prune", False, "Write the run without its degenerate heads as the run --output."
-)
-_HEADS = flags.DEFINE_list(
-    "heads", None, "For --prune: these heads instead, layer:head, both from 1."
+    f"{', '.join(figures.ALL)}; several with commas. Without it all that the run can "
+    "show but ablation.",
 )
 _OUTPUT = flags.DEFINE_string(
-    "output", None, "Folder to write to; default WORKDIR/analysis, or tables/."
+    "output", None, "Folder to write to; default WORKDIR/analysis, or curves/."
 )
 _CHECKPOINT = flags.DEFINE_string("checkpoint", "last", "last, best, or a step.")
 _IMAGES = flags.DEFINE_list(
@@ -82,66 +69,66 @@ _VIEWER_MAX_MB = flags.DEFINE_float("viewer_max_mb", 100.0, "viewer: largest fil
 _VIEWER_EPOCHS = flags.DEFINE_bool(
     "viewer_epochs", True, "viewer: all snapshots, not the checkpoint alone."
 )
-_DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "TFDS data_dir in place of the run's."
-)
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "In place of the run's data_dir.")
+_MOVED = {
+    "prune": "python -m attn_cnn_jax.prune --workdir=RUN --output=NEW_RUN",
+    "heads": "python -m attn_cnn_jax.prune --workdir=RUN --output=NEW_RUN --heads=2:1",
+    "tables": "python -m attn_cnn_jax.results --workdirs=RUNS",
+}
+flags.DEFINE_bool("prune", False, f"Is now {_MOVED['prune']}")
+flags.DEFINE_bool("tables", False, f"Is now {_MOVED['tables']}")
+flags.DEFINE_string("heads", None, f"Is now {_MOVED['heads']}")
 command_line.define_variant_flag()
 
 
-def main() -> int:
-    """Draw, count or tabulate what the flags ask for; returns the exit status."""
+def main() -> None:
+    """Draw and count what the flags ask for."""
     _check_flags()
-    workdir = os.path.expanduser(_WORKDIR.value or "")
+    names, workdir = _FIGURE.value, os.path.expanduser(_WORKDIR.value or "")
     several = [workdir] if workdir else []
     several += _matching(_WORKDIRS.value)
-    if _TABLES.value:
-        return _tables(several or _matching(["runs/*"]))
-    names = _FIGURE.value
     if not workdir:
-        if names == ["curves"] and several:
-            _save_curves(several, _folder("curves"))
-            return 0
-        raise UserError("--workdir=RUN is missing (or --tables --workdirs=RUNS).")
-    if _PRUNE.value:
-        return _prune(workdir)
-    config, folder = _read_config(workdir), os.path.join(workdir, "analysis")
-    drawn = False
+        if names != ["curves"] or not several:
+            raise UserError(
+                "--workdir=RUN is missing (or --figure=curves --workdirs=RUNS)."
+            )
+        _save_curves(several, _folder("curves"))
+        return
+    which = command_line.checkpoint_named(_CHECKPOINT.value)
+    run = Run(workdir, which, _DATA_DIR.value and os.path.expanduser(_DATA_DIR.value))
+    folder, drawn = _folder(os.path.join(workdir, "analysis")), False
     if not names or "curves" in names:  # which alone needs no checkpoint
-        drawn = _drawn("curves", _save_curves, several, _folder(folder))
+        drawn = _drawn("curves", _save_curves, several, folder)
     if names and set(names) == {"curves"}:
-        return 0
-    run = _open_run(workdir, config)
-    subject: Subject | None = None
+        return
+    config_lib.check(run.config)
+    if run.config.model.compute_dtype == "float64":
+        jax.config.update("jax_enable_x64", True)
+    request: FigureRequest | None = None
     for name in names or figures.available(run):
         if name == "ablation":
-            _save_ablation(run, _folder(folder))
+            _save_ablation(run, folder)
         elif name != "curves":
-            subject = subject or _subject(run)
-            drawn |= _drawn(name, _draw, name, subject, _folder(folder))
+            request = request or _request(run)
+            drawn |= _drawn(name, _draw, name, request, folder)
     if not (drawn or names):
         raise UserError(f"nothing of {workdir} could be drawn; see why above.")
-    return 0
 
 
 def _check_flags() -> None:
-    """Refuse what contradicts itself, before anything is read or computed."""
-    known = (*figures.FIGURES, "curves", "viewer", "ablation")
-    for name in _FIGURE.value:
-        if name not in known:
+    """Refuse what moved or contradicts itself, before anything is read or computed."""
+    for name, command in _MOVED.items():
+        if flags.FLAGS[name].value:
+            raise UserError(f"--{name} is a command of its own now: {command}")
+    names = _FIGURE.value
+    for name in names:
+        if name not in figures.ALL:
             raise UserError(
-                f"there is no figure {name!r}; choose from {', '.join(known)}."
+                f"there is no figure {name!r}; choose from {', '.join(figures.ALL)}."
             )
-    if sum(map(bool, (_TABLES.value, _PRUNE.value, _FIGURE.value))) > 1:
-        raise UserError("--tables, --prune and --figure: give one of them.")
-    if _HEADS.value and not _PRUNE.value:
-        raise UserError("--heads names the heads that --prune removes; add --prune.")
-    if _WORKDIRS.value and (
-        _PRUNE.value or (_FIGURE.value and "curves" not in _FIGURE.value)
-    ):
-        raise UserError("--workdirs are for --tables and --figure=curves; drop them.")
-    if _BY_KEY.value and (
-        "query" not in _FIGURE.value or "query_mean" in _FIGURE.value
-    ):
+    if _WORKDIRS.value and names and "curves" not in names:
+        raise UserError("--workdirs are for --figure=curves; drop them.")
+    if _BY_KEY.value and ("query" not in names or "query_mean" in names):
         raise UserError("--by_key is for --figure=query and not for query_mean.")
     megabytes = _VIEWER_MAX_MB.value
     if not (megabytes > 0 and math.isfinite(1e6 * megabytes)):
@@ -149,7 +136,7 @@ def _check_flags() -> None:
 
 
 def _drawn(name: str, draw: Callable[..., None], *arguments: Any) -> bool:
-    """Call `draw`; without --figure, what a run cannot show is a note and False."""
+    """Call `draw`; without --figure, note what a run cannot show and return False."""
     try:
         draw(*arguments)
     except UserError as error:
@@ -160,44 +147,28 @@ def _drawn(name: str, draw: Callable[..., None], *arguments: Any) -> bool:
     return True
 
 
-def _draw(name: str, subject: Subject, folder: pathlib.Path) -> None:
+def _draw(name: str, request: FigureRequest, folder: pathlib.Path) -> None:
     if name == "viewer":
-        _write_viewer(subject, folder)
+        _write_viewer(request, folder)
         return
-    for file, figure in figures.draw(name, subject):
-        _saved(plots.save(figure, folder, file))
+    for file, figure in figures.draw(name, request):
+        _save(figure, folder, file)
     if name == "heads":
-        _write_numbers(subject.numbers, folder)
+        heads.write_csv(request.numbers, folder / "heads.csv")
+        heads.write_json(request.numbers, folder / "heads.json")
+        print(heads.as_text(request.numbers))
+        print(f"{folder / 'heads.csv'}, heads.json")
 
 
-def _read_config(workdir: str) -> ConfigDict:
-    config = checkpoint.read_config(workdir)
-    if config is None:
-        raise UserError(f"{workdir} is not the workdir of a run.")
-    return config
-
-
-def _open_run(workdir: str, config: ConfigDict) -> Run:
-    config_lib.check(config)
-    if config.model.compute_dtype == "float64":
-        jax.config.update("jax_enable_x64", True)
-    data_dir = _DATA_DIR.value and os.path.expanduser(_DATA_DIR.value)
-    return Run(workdir, _checkpoint(), data_dir)
-
-
-def _checkpoint() -> str | int:
-    name = _CHECKPOINT.value
-    return int(name) if re.fullmatch("[0-9]{1,18}", name) else name
-
-
-def _subject(run: Run) -> Subject:
+def _request(run: Run) -> FigureRequest:
     shown = choose_images(run.dataset, _IMAGES.value, _CIFAR_BATCHES.value)
     for note in shown.notes:
         print(note)
-    return Subject(
+    sample = choose_images(run.dataset, [f"0-{_num_images(run, 50) - 1}"])
+    return FigureRequest(
         run,
         shown,
-        _first_images(run, 50),
+        sample,
         query=_QUERY.value,
         by_key=_BY_KEY.value,
         average=_AVERAGE.value,
@@ -207,34 +178,21 @@ def _subject(run: Run) -> Subject:
     )
 
 
-def _first_images(run: Run, default: int) -> ChosenImages:
-    count = min(_num_images(default), len(run.dataset.test))
-    return choose_images(run.dataset, [f"0-{count - 1}"])
-
-
-def _num_images(default: int) -> int:
+def _num_images(run: Run, default: int) -> int:
     count = default if _NUM_IMAGES.value is None else _NUM_IMAGES.value
     if count < 1:
         raise UserError(f"--num_images={count}; take 1 or more.")
-    return count
+    return min(count, len(run.dataset.test))
 
 
 def _save_curves(workdirs: Sequence[str], folder: pathlib.Path) -> None:
-    figure = plots.learning_curves(run_curves(dict.fromkeys(workdirs)))
-    _saved(plots.save(figure, folder, "curves"))
+    curves = run_curves(dict.fromkeys(workdirs))
+    _save(plots.learning_curves(curves), folder, "curves")
 
 
 def _save_ablation(run: Run, folder: pathlib.Path) -> None:
-    result = ablation.ablate(run, min(_num_images(1000), len(run.dataset.test)))
-    figure = plots.ablated_accuracy(
-        [np.array(layer, float) for layer in result.accuracies],
-        baseline=result.accuracy,
-        standard_errors=[np.array(layer, float) for layer in result.standard_errors],
-        num_images=result.num_images,
-        title=run.title,
-        layers=result.layers,
-    )
-    _saved(plots.save(figure, folder, "ablation"))
+    result = ablation.ablate(run, _num_images(run, 1000))
+    _save(plots.ablated_accuracy(result, title=run.title), folder, "ablation")
     ablation.write_csv(result, folder / "ablation.csv")
     ablation.write_json(result, folder / "ablation.json")
     largest = max((e for layer in result.standard_errors for e in layer), default=0.0)
@@ -246,49 +204,23 @@ def _save_ablation(run: Run, folder: pathlib.Path) -> None:
     )
 
 
-def _prune(workdir: str) -> int:
-    if not _OUTPUT.value:
-        raise UserError("--prune needs --output=NEW_WORKDIR.")
-    removal = pruning.prune(
-        workdir, os.path.expanduser(_OUTPUT.value), _checkpoint(), _HEADS.value
-    )
-    print(removal)
-    return 0
-
-
-def _write_viewer(subject: Subject, folder: pathlib.Path) -> None:
-    run, path = subject.run, folder / "viewer.html"
+def _write_viewer(request: FigureRequest, folder: pathlib.Path) -> None:
+    run, path = request.run, folder / "viewer.html"
     runs = figures.checkpoints(run) if _VIEWER_EPOCHS.value else [run]
     size = write_viewer(
         path,
-        LazyMaps(runs, subject.shown),
+        LazyMaps(runs, request.shown),
         title=run.name,
         max_bytes=round(_VIEWER_MAX_MB.value * 1e6),
     )
     print(
-        f"{path} ({size / 1e6:.1f} MB, {len(subject.shown.images)} images, "
+        f"{path} ({size / 1e6:.1f} MB, {len(request.shown.images)} images, "
         f"{len(runs)} checkpoints): open it in a browser"
     )
 
 
-def _write_numbers(table: heads.HeadTable, folder: pathlib.Path) -> None:
-    heads.write_csv(table, folder / "heads.csv")
-    heads.write_json(table, folder / "heads.json")
-    print(heads.as_text(table))
-    print(f"{folder / 'heads.csv'}, heads.json")
-
-
-def _tables(workdirs: Sequence[str]) -> int:
-    folder = pathlib.Path(os.path.expanduser(_OUTPUT.value or "tables"))
-    for path in write_tables(folder, workdirs):
-        if path.suffix == ".md":
-            print(path.read_text(encoding="utf-8"))
-    print(f"written to {folder}")
-    return 0
-
-
 def _matching(patterns: Sequence[str]) -> list[str]:
-    """Folders that the patterns name, each once; a pattern without any is an error."""
+    """Return the folders that the patterns name, each once; each has to name one."""
     found: dict[str, None] = {}
     for pattern in patterns:
         paths = sorted(glob.glob(os.path.expanduser(pattern)))
@@ -307,9 +239,9 @@ def _folder(default: str) -> pathlib.Path:
     return folder
 
 
-def _saved(paths: tuple[pathlib.Path, ...]) -> None:
-    print(f"{paths[0]}, {paths[1].name}")
-    sys.stdout.flush()
+def _save(figure: plots.Figure, folder: pathlib.Path, name: str) -> None:
+    png, pdf = plots.save(figure, folder, name)
+    print(f"{png}, {pdf.name}", flush=True)
 
 
 if __name__ == "__main__":

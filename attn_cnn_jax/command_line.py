@@ -1,6 +1,7 @@
 """The start of every command, and the way it tells a user what is wrong."""
 
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -23,6 +24,11 @@ def define_variant_flag() -> None:
         "Python file of an attention or a dataset of your own, run before the config; "
         "may be given more than once.",
     )
+
+
+def checkpoint_named(text: str) -> str | int:
+    """Return the checkpoint that a flag names: a step as a number, else the text."""
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else text
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:

@@ -1,6 +1,7 @@
 """Imports point down: who may import whom, and who may say which library."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -55,15 +56,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "variants": {"config", "data", "models", "errors"},
     "command_line": {"variants", "errors", "models"},
-    "analyze": {
-        "analysis",
-        "results",
-        "run",
-        "checkpoint",
-        "config",
-        "command_line",
-        "errors",
-    },
+    "analyze": {"analysis", "results", "run", "config", "command_line", "errors"},
+    "prune": {"analysis", "command_line", "errors"},
     "main": {
         "train",
         "evaluate",
@@ -103,7 +97,15 @@ ALLOWED: dict[str, set[str]] = {
 ONLY = {
     "tensorflow_datasets": {"data", "prepare_data"},
     "orbax": {"checkpoint"},
-    "absl": {"main", "analyze", "bench", "prepare_data", "interop", "command_line"},
+    "absl": {
+        "main",
+        "analyze",
+        "prune",
+        "bench",
+        "prepare_data",
+        "interop",
+        "command_line",
+    },
     "sklearn": {"data"},
     "google": {"data", "prepare_data"},  # protobuf's errors, out of TFDS
     "array_record": {"prepare_data"},
@@ -208,6 +210,14 @@ def test_libraries_are_said_where_they_belong(path):
             assert library in COMMON, dotted
         if library in LAZY and name != "prepare_data":
             assert inside, f"{dotted} is imported before it is needed"
+
+
+def test_numbers_need_no_matplotlib():
+    """Nor does what they import: a node without it counts, ablates and prunes."""
+    numbers = "attention_maps pictures heads learned_positions ablation pruning images"
+    modules = ", ".join(f"{OURS}.analysis.{name}" for name in numbers.split())
+    code = f"import sys, {modules}; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def test_only_the_plots_draw():

@@ -1,1 +1,1 @@
-"""What the heads of a trained network attend to: arrays, numbers, figures, tables."""
+"""Attention of trained networks: maps, numbers of heads, figures, and a viewer."""

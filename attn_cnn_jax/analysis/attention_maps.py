@@ -1,7 +1,7 @@
-"""What every layer of a run attends to, as arrays: what the layers sow, read out.
+"""What every layer of a run attends to: the arrays that the layers sow.
 
 maps = attention_maps("runs/demo", images)  # uint8 [B, H, W, C]
-maps.probs[0]  # of the first layer
+maps.probs[0]  # those of the first layer
 """
 
 import dataclasses
@@ -11,14 +11,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from tqdm import tqdm
 
-from attn_cnn_jax.analysis.layers import tokens_to_grid
+from attn_cnn_jax.analysis.images import ChosenImages
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
 
-_MAX_BYTES = 256 * 2**20  # of the maps of a batch, where no batch size is given
+_MAX_BYTES = 256 * 2**20  # that the maps of a batch take, unless its size is given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,15 +44,15 @@ class AttentionMaps:
     run: str
     step: int  # of the checkpoint
     epoch: float
-    softmaxed: bool = True  # False: SAN patchwise, whose weights may be negative
-    title: str = ""  # run, model and checkpoint; empty: run and checkpoint
+    softmaxed: bool = True  # but of SAN patchwise, whose weights may be negative
+    title: str = ""  # that of the run: its name, model and checkpoint
 
 
 class MapBatches:
-    """The maps of many images, an `AttentionMaps` for each batch of them.
+    """The maps of many images: an iterable of `AttentionMaps`, one for each batch.
 
-    Every iteration computes them again, so that a batch is all that is in memory.
-    `position_only` says of each layer whether its maps do not depend on the image.
+    Every iteration computes them again, so that one batch at a time is in memory.
+    `position_only` tells for each layer whether its maps are the same for all images.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class MapBatches:
                 bar.update(len(rows))
 
     def _arrays(self, variables: Any, rows: np.ndarray) -> list[np.ndarray]:
-        """What the layers sow for some of the images.
+        """Return what the layers sow for some of the images.
 
-        All batches have one size, for one program.
+        The last batch is filled up, so that one compiled program serves all of them.
         """
         padded = np.resize(rows, 1 if all(self.position_only) else self.batch_size)
         sown = self.run.capture(
@@ -151,10 +151,10 @@ def iter_attention_maps(
     indices: Sequence[int] | None = None,
     batch_size: int | None = None,
 ) -> MapBatches:
-    """The maps of `attention_maps` batch by batch, in bounded memory.
+    """Return the maps of `attention_maps` in batches, in bounded memory.
 
-    Can be iterated several times. Without `batch_size` a batch has as many images as
-    fit into 256 MiB of maps, but no more than the run's evaluation takes at once.
+    They can be iterated several times. Without `batch_size` a batch has as many images
+    as fit into 256 MiB of maps, but no more than the run's evaluation takes at once.
     """
     run = workdir if isinstance(workdir, Run) else Run(workdir, checkpoint, data_dir)
     return MapBatches(run, images, names, indices, batch_size)
@@ -170,7 +170,7 @@ def attention_maps(
     indices: Sequence[int] | None = None,
     batch_size: int | None = None,
 ) -> AttentionMaps:
-    """What every layer of a run attends to, for images as its data set has them.
+    """Return what every layer of a run attends to, for images as its data set has them.
 
     `workdir` is the run's folder (`checkpoint`: last, best or a step; `data_dir` in
     place of the config's) or a `Run`, to which those two do not apply. `indices` of the
@@ -216,10 +216,57 @@ def _join(batches: MapBatches) -> AttentionMaps:
 
 
 def _check_images(run: Run, images: np.ndarray) -> None:
-    """Images have to be what the run was trained on: its shape, uint8, one or more."""
+    """Raise unless the images are what the run was trained on: one or more, uint8."""
     wanted = run.dataset.image_shape
     if images.shape[1:] != wanted or not len(images) or images.dtype != np.uint8:
         raise UserError(
             f"the images are {images.dtype} {list(images.shape)}; {run.name} takes "
             f"uint8 [B, {', '.join(map(str, wanted))}] with B at least 1."
         )
+
+
+class LazyMaps(Sequence[AttentionMaps]):
+    """The maps of a run at several checkpoints, of which one is in memory at a time."""
+
+    def __init__(self, runs: Sequence[Run], chosen: ChosenImages) -> None:
+        self._runs, self._chosen = runs, chosen
+        self._kept: tuple[int, AttentionMaps] | None = None
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __getitem__(self, index):
+        index = range(len(self._runs))[index]
+        if self._kept is None or self._kept[0] != index:
+            chosen = self._chosen
+            maps = attention_maps(
+                self._runs[index],
+                chosen.images,
+                names=chosen.names,
+                indices=chosen.indices,
+            )
+            self._kept = index, maps
+        return self._kept[1]
+
+    def __iter__(self) -> Iterator[AttentionMaps]:
+        return (self[index] for index in range(len(self)))
+
+
+def tokens_to_grid(
+    probs: Float[np.ndarray, "B N T T"], grid: tuple[int, int]
+) -> tuple[Float[np.ndarray, "B N Hq Wq Hk Wk"], Float[np.ndarray, "B N Hq Wq"] | None]:
+    """Return attention between patches on their grid, and the class token's mass.
+
+    Token 0 is the class token if there is one more than the grid has patches: it is
+    dropped as a query and as a key, and rows are not renormalised (they sum to 1 less
+    the mass). The mass is None where there is no such token.
+    """
+    height, width = grid
+    batch, num_heads, tokens, _ = probs.shape
+    extra = tokens - height * width
+    if extra not in (0, 1):
+        raise ValueError(f"{tokens} tokens are not a grid of {height} x {width}")
+    on_grid = probs[:, :, extra:, extra:].reshape(batch, num_heads, *grid, *grid)
+    if not extra:
+        return on_grid, None
+    return on_grid, probs[:, :, 1:, 0].reshape(batch, num_heads, *grid)

@@ -5,15 +5,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from attn_cnn_jax import checkpoint as checkpoint_lib
-from attn_cnn_jax.analysis import parameters, plots
-from attn_cnn_jax.analysis.averages import average_attention, tap_maps
-from attn_cnn_jax.analysis.heads import HeadStatistics
-from attn_cnn_jax.analysis.queries import (
-    key_attention,
-    mean_query_attention,
-    query_attention,
-)
-from attn_cnn_jax.analysis.subject import Subject
+from attn_cnn_jax.analysis import learned_positions, pictures, plots
+from attn_cnn_jax.analysis.figure_request import FigureRequest
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
 
@@ -22,107 +15,109 @@ _CLASS_TOKEN = "class token dropped"
 
 
 def available(run: Run) -> tuple[str, ...]:
-    """The figures that a run can show, in the order of `FIGURES`."""
+    """Return the names of what a run can show, in the order of `ALL`."""
     layer = getattr(run.model, "attention_layer", None)
     names = ["curves"]
     if run.layers:
-        taps = run.layers[0][1].ndim == 5
-        names += ["taps"] if taps else ["query", "query_mean", "average"]
+        names += ["taps"] if _has_taps(run) else ["query", "query_mean", "average"]
         names += ["heads", "viewer"]
     if hasattr(layer, "gaussians"):
         names += ["centers", "centers_end", "centers_layer"]
     if hasattr(layer, "offset_scores"):
         names += ["positions"]
-    return tuple(name for name in (*FIGURES, "curves", "viewer") if name in names)
+    return tuple(name for name in ALL if name in names)
 
 
-def draw(name: str, subject: Subject) -> Named:
-    """(file name, figure) of everything that the named figure consists of.
+def draw(name: str, request: FigureRequest) -> Named:
+    """Yield (file name, figure) of all that the named figure consists of.
 
     Raises a `UserError` for a figure that the run's model does not have.
     """
-    if name not in FIGURES:
-        names = ", ".join((*FIGURES, "curves", "viewer", "ablation"))
-        raise UserError(f"there is no figure {name!r}; choose from {names}.")
-    if name not in available(subject.run):
+    if name not in FIGURES or name not in available(request.run):
         raise UserError(
-            f"{subject.run.name} has no figure {name!r}; it can show "
-            f"{', '.join(available(subject.run))}."
+            f"{request.run.name} has no figure {name!r}; it can show "
+            f"{', '.join(available(request.run))}."
         )
-    yield from FIGURES[name](subject)
+    yield from FIGURES[name](request)
 
 
-def _query(subject: Subject) -> Named:
-    maps = subject.maps
-    query = subject.grid_query(maps)
-    pick = key_attention if subject.by_key else query_attention
+def checkpoints(run: Run) -> list[Run]:
+    """Return the run at its snapshots and at its checkpoint, in the order of steps."""
+    steps = sorted({*checkpoint_lib.snapshots(run.workdir), run.step})
+    return [run if step == run.step else run.at(step) for step in steps]
+
+
+def _query(request: FigureRequest) -> Named:
+    maps = request.maps
+    query = request.grid_query(maps)
+    pick = pictures.key_attention if request.by_key else pictures.query_attention
     notes = [_CLASS_TOKEN] if maps.class_mass else []
-    notes += ["column of the pixel: who attends to it"] if subject.by_key else []
-    for index, name, suffix in _shown(subject):
+    notes += ["column of the pixel: who attends to it"] if request.by_key else []
+    for index, name, suffix in _shown(request):
         yield (
             f"query{suffix}",
             plots.attention_at_query(
                 [pick(_of_image(probs, index), query) for probs in maps.probs],
                 query=query,
-                title=subject.title,
+                title=request.run.title,
                 layers=maps.layers,
                 image=maps.images[index],
                 image_name=name,
                 note="; ".join(notes),
-                order=subject.order,
+                order=request.order,
             ),
         )
 
 
-def _query_mean(subject: Subject) -> Named:
-    first = next(iter(subject.batches))
-    query = subject.grid_query(first)
-    notes = [f"mean over {len(subject.many.images)} test images"]
+def _query_mean(request: FigureRequest) -> Named:
+    first = next(iter(request.batches))
+    query = request.grid_query(first)
+    notes = [f"mean over {len(request.sample.images)} test images"]
     notes += [_CLASS_TOKEN] if first.class_mass else []
     yield (
         "query_mean",
         plots.attention_at_query(
-            list(mean_query_attention(subject.batches, query)),
+            list(pictures.mean_query_attention(request.batches, query)),
             query=query,
-            title=subject.title,
+            title=request.run.title,
             layers=first.layers,
             note="; ".join(notes),
-            order=subject.order,
+            order=request.order,
         ),
     )
 
 
-def _average(subject: Subject) -> Named:
-    maps = subject.maps
-    for index, name, suffix in _shown(subject):
+def _average(request: FigureRequest) -> Named:
+    maps = request.maps
+    for index, name, suffix in _shown(request):
         averages = [
-            average_attention(_of_image(probs, index), subject.average)
+            pictures.average_attention(_of_image(probs, index), request.average)
             for probs in maps.probs
         ]
-        finite = [np.where(np.isfinite(a), a, np.nan) for a in averages]
         yield (
             f"average{suffix}",
             plots.average_attention(
-                finite,
-                variant=subject.average,
-                title=subject.title,
+                [np.where(np.isfinite(one), one, np.nan) for one in averages],
+                variant=request.average,
+                title=request.run.title,
                 layers=maps.layers,
                 image=maps.images[index],
                 image_name=name,
                 note=_CLASS_TOKEN if maps.class_mass else "",
-                order=subject.order,
+                order=request.order,
             ),
         )
 
 
-def _taps(subject: Subject) -> Named:
-    maps = subject.maps
-    for index, name, suffix in _shown(subject):
+def _taps(request: FigureRequest) -> Named:
+    maps = request.maps
+    taps = [pictures.tap_maps(weights) for weights in maps.probs]
+    for index, name, suffix in _shown(request):
         yield (
             f"taps{suffix}",
             plots.tap_weights(
-                [tap_maps(weights[index : index + 1])[0] for weights in maps.probs],
-                title=subject.title,
+                [_of_image(layer, index) for layer in taps],
+                title=request.run.title,
                 layers=maps.layers,
                 image=maps.images[index],
                 image_name=name,
@@ -131,110 +126,73 @@ def _taps(subject: Subject) -> Named:
         )
 
 
-def _heads(subject: Subject) -> Named:
-    table = subject.numbers
-    layers = []
-    for layer in table.layers:
-        heads: list[HeadStatistics] = [h for h in table.heads if h.layer == layer.layer]
-        layers.append(
-            plots.LayerOffsets(
-                name=layer.layer,
-                best=np.array([h.best_offset for h in heads], int).reshape(-1, 2),
-                masses=np.array([h.best_mass for h in heads], float),
-                covered=np.array([h.covers for h in heads], bool),
-                kernel_size=layer.kernel_size,
-                reach=layer.radius,
-                content_dependence=np.array(
-                    [h.content_dependence for h in heads], float
-                ),
-                entropies=np.array([h.entropy for h in heads], float),
-                distances=np.array([h.mean_distance for h in heads], float),
-                num_keys=layer.num_keys,
-                uniform_distance=layer.uniform_distance,
-            )
-        )
+def _heads(request: FigureRequest) -> Named:
+    table = request.numbers
     images = f"{table.num_images} test images, covered from mass {table.threshold:g}"
-    title = f"{subject.title}; {images}"
+    title = f"{request.run.title}; {images}"
     if table.left_out:
         title += f"; grid too small for numbers: {', '.join(table.left_out)}"
-    noun = "plane" if subject.run.layers[0][1].ndim == 5 else "head"
-    yield "heads", plots.convolution_layers(layers, title=title, noun=noun)
+    noun = "plane" if _has_taps(request.run) else "head"
+    yield "heads", plots.convolution_layers(table, title=title, noun=noun)
 
 
-def checkpoints(run: Run) -> list[Run]:
-    """The run at its snapshots and at its last checkpoint, oldest first."""
-    steps = sorted({*checkpoint_lib.snapshots(run.workdir), run.step})
-    return [run if step == run.step else run.at(step) for step in steps]
-
-
-def _centers(subject: Subject) -> Named:
-    runs = checkpoints(subject.run)
+def _centers(request: FigureRequest) -> Named:
+    runs = checkpoints(request.run)
     heads = [_gaussians(run) for run in runs]
     yield (
         "centers",
         plots.centers_over_training(
             [list(of_run.values()) for of_run in heads],
-            title=_name(subject.run),
-            checkpoint_names=[f"epoch {run.epoch:.4g}" for run in runs],
+            title=_name(request.run),
+            checkpoint_names=_epochs(runs),
             layers=list(heads[0]),
         ),
     )
 
 
-def _centers_end(subject: Subject) -> Named:
-    heads = _gaussians(subject.run)
+def _centers_end(request: FigureRequest) -> Named:
+    heads = _gaussians(request.run)
     yield (
         "centers_end",
         plots.centers_of_layers(
-            list(heads.values()), title=subject.title, layers=list(heads)
+            list(heads.values()), title=request.run.title, layers=list(heads)
         ),
     )
 
 
-def _centers_layer(subject: Subject) -> Named:
-    runs = checkpoints(subject.run)
-    heads = [list(_gaussians(run).items()) for run in runs]
-    if not 1 <= subject.layer <= len(heads[0]):
-        raise UserError(
-            f"--layer={subject.layer}: the layers are 1 to {len(heads[0])}."
-        )
-    name = heads[0][subject.layer - 1][0]
+def _centers_layer(request: FigureRequest) -> Named:
+    number, layers = request.layer, list(_gaussians(request.run))
+    if not 1 <= number <= len(layers):
+        raise UserError(f"--layer={number}: the layers are 1 to {len(layers)}.")
+    runs, layer = checkpoints(request.run), layers[number - 1]
     yield (
-        f"centers_layer_{subject.layer}",
+        f"centers_layer_{number}",
         plots.centers_of_layer(
-            [of_run[subject.layer - 1][1] for of_run in heads],
-            title=_name(subject.run),
-            layer=name,
-            checkpoint_names=[f"epoch {run.epoch:.4g}" for run in runs],
+            [_gaussians(run)[layer] for run in runs],
+            title=_name(request.run),
+            layer=layer,
+            checkpoint_names=_epochs(runs),
         ),
     )
 
 
-def _name(run: Run) -> str:
-    return f"{run.name} ({run.model_name})"
-
-
-def _gaussians(run: Run) -> dict[str, plots.GaussianHeads]:
-    return parameters.quadratic_heads(run.model, run.variables)
-
-
-def _positions(subject: Subject) -> Named:
-    run = subject.run
+def _positions(request: FigureRequest) -> Named:
+    run = request.run
     grid = run.layers[0][1].shape[2:4]
-    tables = parameters.position_scores(run.model, run.variables, grid)
+    scores = learned_positions.position_scores(run.model, run.variables, grid)
+    one_for_all = len(scores) < len(run.layers)  # of shared weights
     yield (
         "positions",
         plots.position_scores(
-            list(tables.values()),
-            title=subject.title,
-            layers=list(tables),
-            softmaxed=False,
-            order=subject.order if len(tables) > 1 else None,
+            list(scores.values()),
+            title=run.title,
+            layers=list(scores),
+            order=None if one_for_all else request.order,
         ),
     )
 
 
-FIGURES: dict[str, Callable[[Subject], Named]] = {
+FIGURES: dict[str, Callable[[FigureRequest], Named]] = {
     "centers": _centers,
     "centers_end": _centers_end,
     "centers_layer": _centers_layer,
@@ -245,12 +203,13 @@ FIGURES: dict[str, Callable[[Subject], Named]] = {
     "positions": _positions,
     "heads": _heads,
 }
+ALL = (*FIGURES, "curves", "viewer", "ablation")  # what there is to show of runs
 
 
-def _shown(subject: Subject) -> Iterator[tuple[int, str, str]]:
-    """(index, name, suffix of the file) of the images whose maps differ."""
-    maps = subject.maps
-    if all(subject.batches.position_only):
+def _shown(request: FigureRequest) -> Iterator[tuple[int, str, str]]:
+    """Yield (index, name, suffix of the file) of the images whose maps differ."""
+    maps = request.maps
+    if all(request.batches.position_only):
         yield 0, f"{maps.names[0]}; these maps are the same for all images", ""
         return
     alone = len(maps.names) == 1
@@ -258,5 +217,21 @@ def _shown(subject: Subject) -> Iterator[tuple[int, str, str]]:
         yield index, name, "" if alone else f"_{index + 1}"
 
 
-def _of_image(probs: np.ndarray, index: int) -> np.ndarray:
-    return probs[0 if len(probs) == 1 else index]
+def _of_image(arrays: np.ndarray, index: int) -> np.ndarray:
+    return arrays[0 if len(arrays) == 1 else index]
+
+
+def _has_taps(run: Run) -> bool:
+    return run.layers[0][1].ndim == 5
+
+
+def _gaussians(run: Run) -> dict[str, learned_positions.GaussianHeads]:
+    return learned_positions.quadratic_heads(run.model, run.variables)
+
+
+def _name(run: Run) -> str:
+    return f"{run.name} ({run.model_name})"
+
+
+def _epochs(runs: list[Run]) -> list[str]:
+    return [f"epoch {run.epoch:.4g}" for run in runs]

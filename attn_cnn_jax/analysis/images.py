@@ -31,7 +31,7 @@ _RECORDS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class ChosenImages:
-    """Images as a model sees them before normalisation, and what to call them.
+    """Images as a model sees them before normalisation, and their names.
 
     `indices` are those in the test set (from its length on for other images): what a
     network draws at evaluation depends on them. `notes` are lines for the user.
@@ -54,7 +54,7 @@ class _Chosen:
 def choose_images(
     dataset: Dataset, wanted: Sequence[str], batches: str | pathlib.Path | None = None
 ) -> ChosenImages:
-    """The images that `wanted` names, in that order.
+    """Return the images that `wanted` names, in that order.
 
     Each is an index of the test set ("16") or a range of them ("0-49", both included);
     the name of its record ("test_00016" of CIFAR, the number being the official place);
@@ -100,7 +100,7 @@ def _choose(
 
 
 def _row_of_record(dataset: Dataset, text: str) -> int | None:
-    """The place in the test set of the record of that name."""
+    """Return the place in the test set of the record of that name."""
     if dataset.test.ids is None:
         return None
     rows = np.flatnonzero(dataset.test.ids == text)
@@ -123,7 +123,7 @@ def _of_test_set(dataset: Dataset, first: int, last: int) -> Iterator[_Chosen]:
 
 
 def _of_file(path: pathlib.Path, shape: tuple[int, int, int]) -> _Chosen:
-    """An image file, upright, opaque, cut in the middle and resized to `shape`."""
+    """Return an image file upright, opaque, cut in the middle, resized to `shape`."""
     height, width, channels = shape
     if channels not in (1, 3):
         raise UserError(
@@ -174,7 +174,7 @@ def _open(batches: str | pathlib.Path | None, text: str) -> archives.Files:
 
 
 def _of_batches(dataset: Dataset, text: str, found: archives.Files) -> _Chosen:
-    """An image of CIFAR's python batches, by its file name or by batch and place."""
+    """Return an image of CIFAR's batches, by its file name or by batch and place."""
     record, _, number = text.rpartition(":")
     if record in _RECORDS and re.fullmatch(r"\d{1,9}", number, re.ASCII):
         batch = pickles.load(found, record)
@@ -195,7 +195,7 @@ def _of_batches(dataset: Dataset, text: str, found: archives.Files) -> _Chosen:
 
 
 def _file_names(batch: dict, record: str, found: archives.Files) -> list[str]:
-    """The file names of a batch without .png, as many as it has images."""
+    """Return the file names of a batch, without .png, as many as it has images."""
     names: Any = batch.get("filenames")
     pixels: Any = batch.get("data")
     whole = isinstance(names, list) and isinstance(pixels, np.ndarray)

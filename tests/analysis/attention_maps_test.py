@@ -7,28 +7,15 @@ import pytest
 from flax import linen as nn
 from ml_collections import ConfigDict
 
-from attn_cnn_jax import checkpoint, data, models
+from attn_cnn_jax import checkpoint, data
 from attn_cnn_jax import run as runs
-from attn_cnn_jax.analysis.attention_maps import attention_maps, iter_attention_maps
-from attn_cnn_jax.config import resnet
+from attn_cnn_jax.analysis.attention_maps import (
+    attention_maps,
+    iter_attention_maps,
+    tokens_to_grid,
+)
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
-
-
-@pytest.fixture
-def make_run(tiny_config, tmp_path):
-    """A `Run` of freshly drawn variables: `make_run(attention, ...)`."""
-
-    def make(attention="quadratic_isotropic", model_config=None, **fields) -> Run:
-        config = tiny_config(attention, **fields)
-        config.model = model_config or config.model
-        model = models.build(config.model, 10)
-        draw = jax.jit(lambda r: models.initial_variables(model, r, (8, 8, 1)))
-        variables = jax.device_get(draw(jax.random.key(3)))
-        checkpoint.write_variables(tmp_path / "tiny_seed3", config, variables)
-        return Run(tmp_path / "tiny_seed3")
-
-    return make
 
 
 def direct(run: Run, images: np.ndarray) -> list[np.ndarray]:
@@ -87,7 +74,8 @@ def test_batches_hold_no_more_than_they_should(make_run):
 
 def test_the_default_batch_fits_into_256_mib(make_run):
     """16 heads x 6 layers at 16 x 16 are 25 MB an image: 10 images a batch."""
-    run = make_run("learned_w_content", eval_batch_size=100)
+    run = make_run("learned_w_content")
+    run.config.eval_batch_size = 100
     shape = jax.ShapeDtypeStruct((2, 16, 16, 16, 16, 16), jnp.float32)
     run.layers = [(f"layer {i + 1}", shape) for i in range(6)]
     images = run.dataset.test.images[:50]
@@ -98,7 +86,7 @@ def test_the_default_batch_fits_into_256_mib(make_run):
 
 
 def test_position_only_maps_are_computed_once(make_run, monkeypatch):
-    run = make_run()
+    run = make_run("quadratic_isotropic")
     calls = []
     capture = run.capture
     run.capture = lambda *batch: calls.append(len(batch[1])) or capture(*batch)
@@ -108,7 +96,7 @@ def test_position_only_maps_are_computed_once(make_run, monkeypatch):
 
 
 def test_at_is_the_run_at_another_checkpoint(make_run):
-    run = make_run()
+    run = make_run("quadratic_isotropic")
     config, variables = run.config, jax.tree.map(lambda a: 1.5 * a, run.variables)
     from attn_cnn_jax.checkpoint.folder import save_variables
 
@@ -134,11 +122,11 @@ def test_at_is_the_run_at_another_checkpoint(make_run):
 )
 def test_images_of_another_shape_are_refused(make_run, images, message):
     with pytest.raises(UserError, match=message):
-        attention_maps(make_run(), images)
+        attention_maps(make_run("quadratic_isotropic"), images)
 
 
 def test_a_name_for_each_image(make_run):
-    run = make_run()
+    run = make_run("quadratic_isotropic")
     with pytest.raises(UserError, match="as many names"):
         attention_maps(run, run.dataset.test.images[:2], names=["one"])
     with pytest.raises(UserError, match="a batch of 0 images"):
@@ -146,9 +134,7 @@ def test_a_name_for_each_image(make_run):
 
 
 def test_a_network_without_attention_says_so(make_run):
-    config = resnet("resnet10")
-    config.width = 4
-    run = make_run(model_config=config)
+    run = make_run("resnet")
     with pytest.raises(UserError, match="tiny_seed3 is a resnet10.*without attention"):
         attention_maps(run, run.dataset.test.images[:2])
 
@@ -228,3 +214,22 @@ def test_taps_of_san(make_fake, attention):
     assert maps.softmaxed == (attention == "pairwise")
     pixels = data.normalize(images, run.dataset.mean, run.dataset.std)
     np.testing.assert_allclose(maps.probs[0], _Taps().sown(pixels), rtol=1e-5)
+
+
+def test_the_class_token_is_dropped_and_its_mass_kept():
+    grid, tokens = (2, 3), 7
+    probs = np.arange(2 * 1 * tokens * tokens, dtype=np.float32)
+    probs = probs.reshape(2, 1, tokens, tokens)
+    on_grid, mass = tokens_to_grid(probs, grid)
+    assert on_grid.shape == (2, 1, 2, 3, 2, 3) and mass is not None
+    # Query (1, 0) is token 1 + 3, key (0, 2) is token 1 + 2.
+    assert on_grid[1, 0, 1, 0, 0, 2] == probs[1, 0, 4, 3]
+    assert mass[1, 0, 1, 0] == probs[1, 0, 4, 0]
+
+
+def test_without_a_class_token_nothing_is_dropped():
+    probs = np.arange(36, dtype=np.float32).reshape(1, 1, 6, 6)
+    on_grid, mass = tokens_to_grid(probs, (2, 3))
+    assert mass is None and on_grid[0, 0, 1, 0, 0, 2] == probs[0, 0, 3, 2]
+    with pytest.raises(ValueError, match="6 tokens are not a grid of 2 x 2"):
+        tokens_to_grid(probs, (2, 2))

@@ -1,11 +1,16 @@
-"""Maps of heads written down by hand."""
+"""Heads written down by hand, runs of random variables, and a look at figures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import jax
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
+from attn_cnn_jax import checkpoint, models
+from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.analysis.attention_maps import AttentionMaps
+from attn_cnn_jax.run import Run
 
 
 class Heads:
@@ -63,3 +68,103 @@ class Heads:
 @pytest.fixture
 def heads() -> Heads:
     return Heads()
+
+
+class Drawn:
+    """What is drawn on a figure, for tests to look at."""
+
+    def axes(self, figure, label: str):
+        """The axes of that label, of which there is one."""
+        (found,) = [axes for axes in figure.axes if axes.get_label() == label]
+        return found
+
+    def array(self, axes) -> np.ndarray:
+        """The one heat map of the axes."""
+        (image,) = axes.get_images()
+        return np.asarray(image.get_array())
+
+    def texts(self, figure) -> list[str]:
+        """All that is written on it."""
+        return [text.get_text() for text in figure.findobj(Text)]
+
+    def middle(self, patch) -> tuple[float, float]:
+        """(row, column) of the middle of a rectangle."""
+        across, down = patch.get_width() / 2, patch.get_height() / 2
+        return patch.get_y() + down, patch.get_x() + across
+
+
+@pytest.fixture
+def drawn() -> Drawn:
+    return Drawn()
+
+
+def small_model(family: str):
+    """The model of a config: a small network of the family, "shared" ones too."""
+    kind = family.removeprefix("shared ")
+    if kind == "vit":
+        model = config_lib.vit()
+        model.update(width=16, num_layers=2, num_heads=3, head_dim=4, mlp_dim=16)
+        model.update(stem_width=4)
+    elif kind == "san":  # 4 x 4, 4 x 4 and 2 x 2 pixels, 2 planes each
+        model = config_lib.san("pairwise")
+        model.update(widths=(64, 64), num_blocks=(2, 1), kernel_sizes=(3, 3))
+    elif kind == "san_hierarchical":
+        model = config_lib.san_hierarchical("patchwise")
+        model.update(width=64, num_passes=2)
+    elif kind == "resnet":
+        model = config_lib.resnet("resnet10")
+        model.width = 4
+    else:
+        model = config_lib.self_attention(kind)
+        model.update(width=16, num_layers=2, num_heads=4, mlp_dim=16)
+    if family.startswith("shared "):
+        model.share_weights = True
+    return model
+
+
+@pytest.fixture
+def random_variables():
+    """`random_variables(config)`: of its network on images of 8 x 8, not compiled."""
+
+    def draw(config):
+        model = models.build(config.model, 10)
+        shapes = jax.eval_shape(
+            lambda: models.initial_variables(model, jax.random.key(0), (8, 8, 1))
+        )
+        rng = np.random.default_rng(3)
+
+        def leaf(shape):
+            scale = 0.3 if shape.ndim < 2 else shape.shape[-2] ** -0.5
+            return (scale * rng.normal(size=shape.shape)).astype(shape.dtype)
+
+        variables = jax.tree.map(leaf, shapes)
+        if "batch_stats" in variables:
+            stats = variables["batch_stats"]
+            variables["batch_stats"] = jax.tree.map(np.abs, stats)
+        return variables
+
+    return draw
+
+
+@pytest.fixture
+def make_run(tiny_config, tmp_path, random_variables):
+    """`make_run(family, change, **fields)`: a `Run` of random variables.
+
+    `change` alters the variables, `fields` are those of its model.
+    """
+
+    def make(family: str, change: Callable = lambda variables: None, **fields) -> Run:
+        config = tiny_config()
+        config.model = small_model(family)
+        config.model.update(fields)
+        variables = random_variables(config)
+        change(variables)
+        checkpoint.write_variables(tmp_path / "tiny_seed3", config, variables)
+        return Run(tmp_path / "tiny_seed3")
+
+    return make
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)

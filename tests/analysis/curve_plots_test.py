@@ -2,17 +2,11 @@
 
 import dataclasses
 
-import matplotlib
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 
 from attn_cnn_jax.analysis import plots
-
-
-def texts(figure):
-    """All that is written on a figure."""
-    return [text.get_text() for text in figure.findobj(matplotlib.text.Text)]
 
 
 def run_curves(label, accuracies, epochs=(1.0, 2.0, 3.0)):
@@ -21,7 +15,7 @@ def run_curves(label, accuracies, epochs=(1.0, 2.0, 3.0)):
     return plots.RunCurves(f"config of {label}", label, curve, loss, loss)
 
 
-def test_curves_are_mean_and_spread_over_seeds():
+def test_curves_are_mean_and_spread_over_seeds(drawn):
     runs = [
         run_curves("quadratic", [0.1, 0.5, 0.9]),
         run_curves("resnet", [0.3, 0.3, 0.3]),
@@ -45,7 +39,7 @@ def test_curves_are_mean_and_spread_over_seeds():
     assert [line.get_ydata().tolist() for line in rest] == [[50, 90], [70, 70]]
     assert train.get_title(loc="left") == "training loss"
     np.testing.assert_allclose(test.get_lines()[-1].get_ydata(), [1.7, 1.7, 1.7])
-    assert "quadratic (n = 3)" in texts(figure)
+    assert "quadratic (n = 3)" in drawn.texts(figure)
 
 
 LONG = "Quadratic embedding (isotropic) (dataset.crop_padding 0 instead of 4; run {})"
@@ -94,12 +88,12 @@ def test_a_band_of_accuracies_is_one_of_accuracies():
     assert (heights.min(), heights.max()) == (0, 100)
 
 
-def test_the_number_of_runs_is_that_of_each_mean():
+def test_the_number_of_runs_is_that_of_each_mean(drawn):
     none = plots.Curve(np.zeros(0), np.zeros(0))
     new = run_curves("a", [0.3, 0.4, 0.9])
     new = dataclasses.replace(new, test_accuracy=none, test_loss=none)
     figure = plots.learning_curves([run_curves("a", [0.1, 0.2, 0.3]), new])
-    assert "a (n = 1 in test, 2 in training)" in texts(figure)
+    assert "a (n = 1 in test, 2 in training)" in drawn.texts(figure)
 
 
 def test_a_run_that_was_not_scored_yet_is_drawn_as_far_as_it_went():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.analysis.attention_maps import AttentionMaps
-from attn_cnn_jax.analysis.averages import average_attention
+from attn_cnn_jax.analysis.pictures import average_attention
 from attn_cnn_jax.analysis.viewer import write_viewer
 from attn_cnn_jax.analysis.viewer.encode import escape
 

@@ -6,7 +6,6 @@
 The definitions are in the docstring of `HeadStatistics`.
 """
 
-from attn_cnn_jax.analysis.heads.files import as_text, write_csv, write_json
 from attn_cnn_jax.analysis.heads.statistics import (
     COVERING_MASS,
     HeadStatistics,
@@ -15,6 +14,7 @@ from attn_cnn_jax.analysis.heads.statistics import (
     head_statistics,
     largest_kernel,
 )
+from attn_cnn_jax.analysis.heads.write import as_text, write_csv, write_json
 
 __all__ = [
     "COVERING_MASS",

@@ -1,4 +1,4 @@
-"""The maps of a layer around its interior queries: weights and the offset of each."""
+"""The interior queries of a layer: their weights and the offsets of their keys."""
 
 import dataclasses
 import math
@@ -11,11 +11,11 @@ from attn_cnn_jax.analysis.attention_maps import AttentionMaps
 
 @dataclasses.dataclass(frozen=True)
 class Interior:
-    """Which queries of a layer count, and how far every key is from each of them.
+    """The queries of a layer that count, and how far every key is from each of them.
 
-    Queries at least max(R, p) from every border, R = floor(min(H, W) / 3), where p is
+    They are at least max(R, p) from every border, with R = floor(min(H, W) / 3) and p
     the reach of SAN's window (else 0): what it reflects at the border is never seen.
-    Keys are the A x C pixels of the grid, or of the window.
+    The keys of a query are the A x C pixels of the grid, or of the window.
     """
 
     grid: tuple[int, int]
@@ -27,7 +27,7 @@ class Interior:
 
     @classmethod
     def of(cls, kind: str, shape: tuple[int, ...]) -> "Interior | None":
-        """The interior of maps of this shape; None where there is none or R is 0."""
+        """Return the interior of maps of this shape, or None where no query counts."""
         grid = (shape[2], shape[3]) if kind == "grid" else (shape[1], shape[2])
         radius = min(grid) // 3
         size = math.isqrt(shape[3]) if kind == "taps" else 0
@@ -49,21 +49,21 @@ class Interior:
 
     @property
     def num_queries(self) -> int:
-        """Interior queries."""
+        """The number of interior queries."""
         return self.row_offsets.shape[0] * self.column_offsets.shape[0]
 
     @property
     def num_keys(self) -> int:
-        """Keys of a query."""
+        """The number of keys of a query."""
         return self.row_offsets.shape[1] * self.column_offsets.shape[1]
 
     def distances(self) -> Float[np.ndarray, "Hq Wq A C"]:
-        """The Euclidean length of every offset, pixels."""
+        """Return the Euclidean length of every offset, pixels."""
         rows = self.row_offsets[:, None, :, None]
         return np.hypot(rows, self.column_offsets[None, :, None, :])
 
     def candidates(self) -> tuple[np.ndarray, np.ndarray]:
-        """1 where a key row (column) has offset d - R: [Hq, d, A] and [Wq, d, C]."""
+        """Return [Hq, d, A], [Wq, d, C]: 1 where a key has row (column) d - R."""
         wanted = np.arange(-self.radius, self.radius + 1)[None, :, None]
         rows, columns = self.row_offsets[:, None], self.column_offsets[:, None]
         return (rows == wanted).astype(float), (columns == wanted).astype(float)
@@ -71,7 +71,7 @@ class Interior:
     def weights(
         self, maps: AttentionMaps, layer: int
     ) -> Float[np.ndarray, "B N Hq Wq A C"]:
-        """What the interior queries give every key: float64, the sum of a query is 1.
+        """Return what the interior queries give every key: float64, a query's sum is 1.
 
         A ViT's rows are renormalised over the patches; weights that are no
         probabilities become shares |w| / sum |w| (all 0: equal shares).

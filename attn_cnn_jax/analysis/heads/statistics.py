@@ -1,4 +1,4 @@
-"""What the numbers of a head are, and how they are summed over batches of images."""
+"""The numbers of a head: their definitions, and their sums over batches of images."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator
@@ -50,7 +50,7 @@ class HeadStatistics:
 
 @dataclasses.dataclass(frozen=True)
 class LayerSummary:
-    """What the heads of a layer cover together.
+    """The offsets that the heads of a layer cover together.
 
     `num_keys`: keys of a query. `uniform_distance`: the `mean_distance` of a head that
     looks at all of them alike. `covered`: the distinct offsets that its heads cover.
@@ -91,11 +91,11 @@ class HeadTable:
 def head_statistics(
     batches: AttentionMaps | Iterable[AttentionMaps], threshold: float = COVERING_MASS
 ) -> HeadTable:
-    """The numbers of every head over all images of the batches.
+    """Return the numbers of every head over all images of the batches.
 
-    What is in memory is a batch and, for a layer that looks at the image, one mean map.
-    The batches are gone through twice for such layers (the mean map first), so that a
-    generator does not do. Raises a `UserError` where no layer has an interior.
+    One batch at a time is in memory and, for a layer that looks at the image, one mean
+    map. For such layers the batches are gone through twice (the mean map first), so
+    that a generator does not do. Raises a `UserError` where no layer has an interior.
     """
     if isinstance(batches, AttentionMaps):
         batches = [batches]
@@ -143,7 +143,7 @@ def head_statistics(
 
 
 def largest_kernel(covered: Collection[tuple[int, int]]) -> int:
-    """The largest odd K whose centred K x K grid of offsets is covered; 0 if none."""
+    """Return the largest odd K whose centred K x K offsets are covered, 0 if none."""
     size = 1
     while all(
         (row, column) in covered
@@ -198,7 +198,7 @@ class _Sums:
         self._class_mass: np.ndarray | None = None
 
     def add(self, maps: AttentionMaps, layer: int, num_images: int) -> None:
-        """The images of a batch, after which there are `num_images`."""
+        """Add the images of a batch, with which there are `num_images`."""
         weights = self.interior.weights(maps, layer)
         here = len(maps.images)
         repeats = here / len(weights)  # a leading 1 stands for all images
@@ -216,9 +216,9 @@ class _Sums:
             )
 
     def add_differences(self, maps: AttentionMaps, layer: int) -> None:
-        """Half the L1 distances of a batch's maps from the mean of all.
+        """Add half the L1 distances of a batch's maps from the mean of all.
 
-        Of a map that stands for all images it is 0, however many there are.
+        A map that stands for all images is at distance 0, however many there are.
         """
         weights = self.interior.weights(maps, layer)
         self._differences += np.abs(weights - self._mean).sum(axis=(0, 2, 3, 4, 5)) / 2
@@ -226,7 +226,7 @@ class _Sums:
     def statistics(
         self, name: str, num_images: int, threshold: float
     ) -> list[HeadStatistics]:
-        """The numbers of each head."""
+        """Return the numbers of each head."""
         mean = np.asarray(self._mean)
         num_heads = len(mean)
         queries = self.interior.num_queries
@@ -260,14 +260,14 @@ class _Sums:
         return statistics
 
     def _masses(self, mean: np.ndarray) -> Float[np.ndarray, "N rows columns"]:
-        """Of every candidate offset, summed over the interior queries."""
+        """Return the mass on every candidate offset, the sum over interior queries."""
         rows, columns = self._candidates
         by_row = np.einsum("nijac,ida->nijdc", mean, rows, optimize=True)
         return np.einsum("nijdc,jec->nde", by_row, columns, optimize=True)
 
 
 def _best(masses: Float[np.ndarray, "D D"]) -> tuple[tuple[int, int], float]:
-    """The candidate offset of the largest mass, the shortest of equal ones."""
+    """Return the candidate offset of the largest mass, the shortest of equal ones."""
     radius = len(masses) // 2
     span = range(-radius, radius + 1)
     candidates = sorted(

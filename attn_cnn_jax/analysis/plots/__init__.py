@@ -1,4 +1,4 @@
-"""Every figure: functions from arrays to a matplotlib `Figure`, and `save`.
+"""Every figure: functions from numbers to a matplotlib `Figure`, and `save`.
 
 Nothing here loads a run or computes attention. Sizes are those of print: pages are 7
 inches wide and no letter is smaller than 7 points. Heads are counted from 1.
@@ -12,23 +12,20 @@ from attn_cnn_jax.analysis.plots.centers import (
     centers_of_layers,
     centers_over_training,
 )
-from attn_cnn_jax.analysis.plots.convolutions import LayerOffsets, convolution_layers
+from attn_cnn_jax.analysis.plots.convolutions import convolution_layers
 from attn_cnn_jax.analysis.plots.curves import (
     Curve,
     RunCurves,
     epoch_means,
     learning_curves,
 )
-from attn_cnn_jax.analysis.plots.files import contact_sheet, save
-from attn_cnn_jax.analysis.plots.gaussians import GaussianHeads
 from attn_cnn_jax.analysis.plots.maps import (
     attention_at_query,
     average_attention,
     position_scores,
     tap_weights,
 )
-from attn_cnn_jax.analysis.plots.order import reading_order
-from attn_cnn_jax.analysis.plots.page import describe
+from attn_cnn_jax.analysis.plots.page import save
 from attn_cnn_jax.analysis.plots.schematics import (
     hierarchical_attention,
     normal_attention,
@@ -37,8 +34,6 @@ from attn_cnn_jax.analysis.plots.schematics import (
 __all__ = [
     "Curve",
     "Figure",
-    "GaussianHeads",
-    "LayerOffsets",
     "RunCurves",
     "ablated_accuracy",
     "attention_at_query",
@@ -46,15 +41,12 @@ __all__ = [
     "centers_of_layer",
     "centers_of_layers",
     "centers_over_training",
-    "contact_sheet",
     "convolution_layers",
-    "describe",
     "epoch_means",
     "hierarchical_attention",
     "learning_curves",
     "normal_attention",
     "position_scores",
-    "reading_order",
     "save",
     "tap_weights",
 ]

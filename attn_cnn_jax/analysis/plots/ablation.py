@@ -1,11 +1,9 @@
-"""What each head is worth: accuracy with that head switched off."""
-
-from collections.abc import Sequence
+"""A table of what each head is worth: accuracy with that head switched off."""
 
 import numpy as np
-from jaxtyping import Float
 from matplotlib.figure import Figure
 
+from attn_cnn_jax.analysis.ablation import Ablation
 from attn_cnn_jax.analysis.plots.page import LINE, Page, bare, heading_height
 from attn_cnn_jax.analysis.plots.style import DIVERGING, PAGE_WIDTH, ink, styled
 
@@ -13,32 +11,22 @@ _MARGIN, _LEFT = 0.1, 0.95
 
 
 @styled
-def ablated_accuracy(
-    accuracies: Sequence[Float[np.ndarray, "_"]],
-    *,
-    baseline: float,
-    standard_errors: Sequence[Float[np.ndarray, "_"]],
-    num_images: int,
-    title: str,
-    layers: Sequence[str],
-) -> Figure:
-    """The points of accuracy that each head is worth; layers as rows, heads as columns.
+def ablated_accuracy(ablation: Ablation, *, title: str) -> Figure:
+    """Draw the points of accuracy that each head is worth: layers as rows, heads along.
 
-    `accuracies`: for every layer [N], with that head alone switched off; `baseline`:
-    with all heads; both between 0 and 1, on the same `num_images` images.
-    `standard_errors`: of every drop, in the same units and shapes. Drops beyond two
-    standard errors are bold.
+    Drops beyond two standard errors are bold.
     """
-    drops = [100 * (baseline - layer) for layer in accuracies]
-    errors = [100 * layer for layer in standard_errors]
+    layers, whole = ablation.layers, ablation.accuracy
+    drops = [100 * (whole - np.array(one, float)) for one in ablation.accuracies]
+    errors = [100 * np.array(one, float) for one in ablation.standard_errors]
     columns = max(1, *map(len, drops))
     side = min((PAGE_WIDTH - _LEFT - _MARGIN) / columns, 0.62)
     height = 0.26
     largest = max((float(error.max()) for error in errors if len(error)), default=0.0)
     lines = [
         title,
-        f"accuracy with all heads {baseline:.1%} (n = {num_images:,} images); cells: "
-        "points lost without this head",
+        f"accuracy with all heads {whole:.1%} (n = {ablation.num_images:,} images); "
+        "cells: points lost without this head",
         f"standard error of a drop at most {largest:.1f} points; bold: beyond two "
         "standard errors",
     ]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from attn_cnn_jax.analysis.plots.gaussians import GaussianHeads, draw_heads
+from attn_cnn_jax.analysis.learned_positions import GaussianHeads
+from attn_cnn_jax.analysis.plots.gaussians import draw_heads
 from attn_cnn_jax.analysis.plots.page import LINE, Page, heading_height
 from attn_cnn_jax.analysis.plots.style import (
     PAGE_HEIGHT,
@@ -18,6 +19,7 @@ from attn_cnn_jax.analysis.plots.style import (
 
 _MARGIN, _LEFT, _GAP = 0.1, 0.42, 0.1
 _SMALLEST, _LARGEST = 0.9, 2.4  # inches, sides of a panel
+_REACH = 4.5  # pixels, the largest offset of a panel
 _NUMBERED = 1.4  # in panels larger than this heads are numbers, else markers
 _EXPLANATION = (
     "contours hold 50 % (solid) and 90 % (dotted) of a head's Gaussian, which pixels "
@@ -35,17 +37,16 @@ def centers_over_training(
     title: str,
     checkpoint_names: Sequence[str],
     layers: Sequence[str],
-    reach: float = 4.5,
 ) -> Figure:
-    """Checkpoints as rows, layers as columns (report, Fig. 2).
+    """Draw checkpoints as rows and layers as columns (report, Fig. 2).
 
     `checkpoints[i][j]`: heads of layer j. Solid and dotted: 50 % and 90 % of a head's
     mass on the plane, softmax over a continuum of offsets. Panels show offsets up to
-    `reach` pixels; heads whose centre lies outside are a marker on the border.
+    4.5 pixels; heads whose centre lies outside are a marker on the border.
     """
     lines = [list(zip(row, layers, strict=True)) for row in checkpoints]
     heading = "Centres of attention over training"
-    return _draw(heading, title, lines, reach, checkpoint_names)
+    return _draw(heading, title, lines, checkpoint_names)
 
 
 @styled
@@ -55,15 +56,13 @@ def centers_of_layer(
     title: str,
     layer: str,
     checkpoint_names: Sequence[str],
-    reach: float = 4.5,
 ) -> Figure:
-    """One layer over training, a panel a checkpoint (paper, Fig. 3)."""
+    """Draw one layer over training, a panel for each checkpoint (paper, Fig. 3)."""
     panels = list(zip(heads, checkpoint_names, strict=True))
     return _draw(
         f"Centres of attention of {layer} over training",
         title,
         _in_lines(panels, 4),
-        reach,
     )
 
 
@@ -73,11 +72,10 @@ def centers_of_layers(
     *,
     title: str,
     layers: Sequence[str],
-    reach: float = 4.5,
 ) -> Figure:
-    """All layers of one checkpoint, a panel a layer (paper, Fig. 4)."""
+    """Draw all layers of one checkpoint, a panel for each (paper, Fig. 4)."""
     panels = list(zip(heads, layers, strict=True))
-    return _draw("Centres of attention", title, _in_lines(panels, 3), reach)
+    return _draw("Centres of attention", title, _in_lines(panels, 3))
 
 
 def _in_lines(panels: list[Panel], most: int) -> list[list[Panel]]:
@@ -89,10 +87,9 @@ def _draw(
     heading: str,
     title: str,
     lines: Sequence[Sequence[Panel]],
-    reach: float,
     row_names: Sequence[str] | None = None,
 ) -> Figure:
-    """Panels with their names above; with `row_names` only those of the first line."""
+    """Draw panels with their names above, or above the first line of named rows."""
     texts = [title, _EXPLANATION]
     room = PAGE_WIDTH - 2 * _MARGIN
     heads = max(len(heads.centers) for line in lines for heads, _ in line)
@@ -111,7 +108,7 @@ def _draw(
         for j, (heads_here, name) in enumerate(line):
             left, top = indent + j * (side + _GAP), first + i * step + named
             axes = page.axes(left, top, side, side)
-            draw_heads(axes, heads_here, reach, numbered=side > _NUMBERED)
+            draw_heads(axes, heads_here, _REACH, numbered=side > _NUMBERED)
             is_last = i == len(lines) - 1 or j >= len(lines[i + 1])
             axes.tick_params(labelleft=j == 0, labelbottom=is_last)
             if row_names is None or i == 0:
@@ -124,7 +121,7 @@ def _draw(
 
 
 def _per_line(heads: int) -> int:
-    """Heads in a line of the legend."""
+    """Return how many heads stand in a line of the legend."""
     return max(1, heads) if heads <= 9 else 8
 
 

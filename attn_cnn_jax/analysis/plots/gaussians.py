@@ -1,38 +1,23 @@
 """The heads of one quadratic layer on the plane of offsets."""
 
-import dataclasses
 import math
 
 import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.patches import Ellipse, Rectangle
 from matplotlib.patheffects import withStroke
 
+from attn_cnn_jax.analysis.learned_positions import GaussianHeads
 from attn_cnn_jax.analysis.plots.style import color, marker
+from attn_cnn_jax.analysis.pruning import MAX_CONDITION, MIN_PRECISION
 
 _MASSES = {0.5: "-", 0.9: (0, (1, 1.2))}  # what a contour encloses: its line style
-# A degenerate head (as in the original code): flat, or a strip a thousand times longer
-# than wide, counted in eigenvalues of the precision.
-_FLAT, _CONDITION = 1e-5, 1e3
 _LONGEST = 1e3  # times the reach of the panel: longer axes are drawn so long
 _SHORTEST = 1e-3  # pixels
 
 
-@dataclasses.dataclass(frozen=True)
-class GaussianHeads:
-    """The quadratic heads of one layer: score = -1/2 (d - c)^T P (d - c).
-
-    d is the offset, key minus query, (row, column) in pixels of the grid; c a center,
-    P a precision matrix (symmetric).
-    """
-
-    centers: Float[np.ndarray, "N 2"]
-    precisions: Float[np.ndarray, "N 2 2"]
-
-
 def radius(mass: float) -> float:
-    """Mahalanobis radius of the ellipse that encloses `mass` of a 2-D Gaussian.
+    """Return the Mahalanobis radius of the ellipse around `mass` of a 2-D Gaussian.
 
     The squared radius is chi-square with 2 degrees of freedom: -2 ln(1 - mass).
     """
@@ -81,7 +66,7 @@ def _head(
     reach: float,
     numbered: bool,
 ) -> str:
-    """Draw one head; returns what is degenerate about it, if anything."""
+    """Draw one head and return what is degenerate about it, "" for nothing."""
     if not (np.isfinite(center).all() and np.isfinite(precision).all()):
         return "not finite"
     values, vectors = np.linalg.eigh(np.asarray(precision, np.float64))
@@ -108,9 +93,9 @@ def _head(
             )
         )
     _center(axes, head, row, column, reach, numbered)
-    if values[1] < _FLAT:
+    if values[1] < MIN_PRECISION:
         return "flat"
-    return "strip" if values[1] > _CONDITION * max(values[0], 0) else ""
+    return "strip" if values[1] > MAX_CONDITION * max(values[0], 0) else ""
 
 
 def _center(

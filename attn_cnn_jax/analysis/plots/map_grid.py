@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,13 +19,6 @@ from attn_cnn_jax.analysis.plots.page import (
     two_digits,
     wrapped,
 )
-from attn_cnn_jax.analysis.plots.scales import (
-    Center,
-    Limits,
-    Scale,
-    color_limits,
-    ticks_of,
-)
 from attn_cnn_jax.analysis.plots.style import DIVERGING, MARK, PAGE_WIDTH, SEQUENTIAL
 
 _MARGIN, _LEFT, _GAP = 0.1, 0.32, 0.04
@@ -35,10 +29,18 @@ _BAR = 1.25  # the colour scale
 _IMAGE = 0.95  # height of the input image
 _MOST_COLUMNS = 16
 
+Center = Literal["zero", "mean"] | None  # None for a scale that rises from 0
+Limits = tuple[float, float]  # lowest and highest value of a colour scale
+_TICKS = {
+    None: ("0", "max"),
+    "zero": ("−max", "0", "+max"),
+    "mean": ("low", "mean", "high"),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class MapGrid:
-    """What is on such a page; `maps`: for every layer [N, H, W]."""
+    """The contents of such a page; `maps` are [N, H, W] for every layer."""
 
     maps: Sequence[np.ndarray]
     heading: str
@@ -47,10 +49,10 @@ class MapGrid:
     image: np.ndarray | None = None
     query: tuple[int, int] | None = None
     order: Sequence[np.ndarray] | None = None
-    scale: Scale = "map"
+    by_layer: bool = False  # the maps of a layer share a colour scale
     noun: str = "head"
     names: Sequence[Sequence[str]] | None = None  # of the columns, for every layer
-    center: Center = None  # of a diverging scale
+    center: Center = None  # from which a diverging scale goes both ways
     offsets: bool = False  # the axes are offsets, (0, 0) in the middle
     square_from: int | None = None  # so many or more stand as a square block
 
@@ -73,7 +75,7 @@ class MapGrid:
 
     @property
     def columns(self) -> int:
-        """Cells in a line."""
+        """How many cells stand in a line."""
         most = max(1, *map(len, self.maps))
         if self.is_square:
             return math.isqrt(most)
@@ -87,13 +89,13 @@ class MapGrid:
         )
 
     def place(self, layer: int, index: int) -> tuple[int, int]:
-        """Line (within its layer) and column of a layer's map number `index`."""
+        """Return line (within its layer) and column of a layer's map number `index`."""
         if self.is_square:
             return divmod(index, math.isqrt(len(self.maps[layer])))
         return divmod(index, self.columns)
 
     def lines_of(self, layer: int) -> int:
-        """Lines that a layer takes."""
+        """Return how many lines a layer takes."""
         if self.is_square:
             return math.isqrt(len(self.maps[layer]))
         return max(1, math.ceil(max(map(len, self.maps)) / self.columns))
@@ -106,17 +108,25 @@ class MapGrid:
         return self.order is not None or mixed or many
 
     def name(self, layer: int, head: int) -> str:
-        """Of a head, counted from 1, or of a tap."""
+        """Return the name of a head, counted from 1, or of a tap."""
         return self.names[layer][head] if self.names else f"{self.noun} {head + 1}"
 
     def short_name(self, layer: int, head: int, side: float) -> str:
-        """The name that fits over a map of this width."""
+        """Return the name that fits over a map of this width."""
         name = self.name(layer, head)
         return name if side >= _NARROW or self.names else name.split()[-1]
 
+    def limits(self, layer: int) -> list[Limits]:
+        """Return the ends of the colour scale of every map of a layer."""
+        own = [_limits(one, self.center) for one in self.maps[layer]]
+        if self.by_layer and own:
+            lows, highs = zip(*own, strict=True)
+            return [(min(lows), max(highs))] * len(own)
+        return own
+
 
 def draw(grid: MapGrid) -> Figure:
-    """The page."""
+    """Draw the page."""
     ratio = max((m.shape[1] / m.shape[2] for m in grid.maps if len(m)), default=1.0)
     room = (PAGE_WIDTH - _LEFT - _MARGIN) / grid.columns - _GAP
     side = min(max(room, _SMALLEST), _LARGEST / max(1.0, ratio))
@@ -129,7 +139,6 @@ def draw(grid: MapGrid) -> Figure:
     first = header + (0.05 if grid.named_above else LINE + 0.1)
     page = Page(width, first + count * step + _BETWEEN * (len(grid.maps) - 1) + 0.05)
     _heading(page, grid)
-    limits = color_limits(grid.maps, grid.scale, grid.center)
     top = first
     for layer, name in enumerate(grid.layers):
         block = grid.lines_of(layer) * step
@@ -138,13 +147,13 @@ def draw(grid: MapGrid) -> Figure:
         page.text(
             _LEFT - 0.06, middle, label, rotation=90, ha="right", va="center"
         ).set_linespacing(1.0)
-        _layer(page, grid, layer, limits[layer], (top, side, height, step))
+        _layer(page, grid, layer, (top, side, height, step))
         top += block + _BETWEEN
     return page.figure
 
 
 def _text(grid: MapGrid, width: float) -> tuple[float, str, Sequence[str]]:
-    """Room for the heading's text, its title and its lines."""
+    """Return the room for the heading's text, its title and its lines."""
     picture = 0.0
     if grid.image is not None:
         picture = _IMAGE * grid.image.shape[1] / grid.image.shape[0] + 0.15
@@ -159,11 +168,9 @@ def _heading(page: Page, grid: MapGrid) -> None:
         left += _IMAGE * aspect + 0.15
     room, title, lines = _text(grid, page.width)
     page.heading(left, _MARGIN, room, title, lines)
-    ticks = ticks_of(grid.maps, grid.scale, grid.center)
-    corner, title = page.width - _BAR - 0.2, f"scale of each {grid.scale}"
-    if grid.scale == "figure":
-        title = "scale of all maps"
-    page.colorbar(corner, _MARGIN, _BAR, grid.cmap, ticks, title)
+    title = f"scale of each {'layer' if grid.by_layer else 'map'}"
+    left = page.width - _BAR - 0.2
+    page.colorbar(left, _MARGIN, _BAR, grid.cmap, _TICKS[grid.center], title)
 
 
 def _input_image(axes: Axes, grid: MapGrid) -> None:
@@ -185,7 +192,7 @@ def _mark(
     color: str = MARK,
     halo: bool = False,
 ) -> Rectangle:
-    """The frame around a query pixel that covers `size` pixels (rows, columns)."""
+    """Return the frame of a query pixel that covers `size` pixels (rows, columns)."""
     corner = query[1] * size[1] - 0.5, query[0] * size[0] - 0.5
     stroke = [withStroke(linewidth=2.2, foreground="white")] if halo else None
     return Rectangle(
@@ -204,11 +211,10 @@ def _layer(
     page: Page,
     grid: MapGrid,
     layer: int,
-    limits: Sequence[Limits],
     place: tuple[float, float, float, float],
 ) -> None:
     top, side, height, step = place
-    maps = grid.maps[layer]
+    maps, limits = grid.maps[layer], grid.limits(layer)
     order = np.arange(len(maps)) if grid.order is None else grid.order[layer]
     above = LINE if grid.named_above else 0.0
     cells = len(maps) if grid.is_square else max(1, *map(len, grid.maps))
@@ -244,13 +250,7 @@ def _empty(axes: Axes, noun: str) -> None:
 
 def _map(axes: Axes, grid: MapGrid, one: np.ndarray, low: float, high: float) -> None:
     rows, columns = one.shape
-    axes.imshow(
-        one,
-        cmap=grid.cmap,
-        vmin=low,
-        vmax=high,
-        aspect="auto",
-    )
+    axes.imshow(one, cmap=grid.cmap, vmin=low, vmax=high, aspect="auto")
     query = (rows // 2, columns // 2) if grid.offsets else grid.query
     if query is not None:
         axes.add_patch(_mark(query, (1.0, 1.0), "black" if grid.center else MARK))
@@ -258,7 +258,7 @@ def _map(axes: Axes, grid: MapGrid, one: np.ndarray, low: float, high: float) ->
 
 
 def _under(one: np.ndarray, grid: MapGrid) -> str:
-    """What stands under a map."""
+    """Return what stands under a map."""
     if not np.isfinite(one).all():
         return "not finite"
     if grid.offsets:
@@ -269,3 +269,14 @@ def _under(one: np.ndarray, grid: MapGrid) -> str:
         extreme = float(one.flat[np.abs(one).argmax()])
         return two_digits(extreme)
     return two_digits(100 * float(one.max()))
+
+
+def _limits(one: np.ndarray, center: Center) -> Limits:
+    finite = one[np.isfinite(one)]
+    if not finite.size:
+        return (0.0, 1.0)
+    if center is None:
+        return (0.0, float(finite.max()) or 1.0)
+    middle = float(finite.mean()) if center == "mean" else 0.0
+    reach = float(np.abs(finite - middle).max()) or 1.0
+    return (middle - reach, middle + reach)

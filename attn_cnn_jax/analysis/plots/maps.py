@@ -8,7 +8,6 @@ from jaxtyping import Float, Int, UInt8
 from matplotlib.figure import Figure
 
 from attn_cnn_jax.analysis.plots.map_grid import MapGrid, draw
-from attn_cnn_jax.analysis.plots.scales import Scale
 from attn_cnn_jax.analysis.plots.style import styled
 
 Maps = Sequence[Float[np.ndarray, "_ _ _"]]
@@ -30,15 +29,14 @@ def attention_at_query(
     image_name: str = "",
     note: str = "",
     order: Order | None = None,
-    scale: Scale = "map",
 ) -> Figure:
-    """Where each head looks from one query pixel (report, Figs 3, 4, 8a, 9a, 20a, ...).
+    """Draw where each head looks from one query pixel (report, Figs 3, 4, 8a, 20a ...).
 
     `maps`: for every layer [N, H, W], the probabilities of the key pixels, of one image
     or the mean of several; layers may differ in their number of heads. `query`: (row,
     column) of the grid, marked in every map and in `image` [H, W, C]. `title` names run
-    and checkpoint (`describe`). `order`: for every layer the heads in the order to show
-    (`reading_order`). `scale`: what shares one colour scale, "map", "layer", "figure".
+    and checkpoint. `order`: for every layer the heads in the order to show them. Every
+    map has its own colour scale.
     """
     row, column = query
     return draw(
@@ -50,7 +48,6 @@ def attention_at_query(
             image=image,
             query=query,
             order=order,
-            scale=scale,
         )
     )
 
@@ -66,9 +63,8 @@ def average_attention(
     image_name: str = "",
     note: str = "",
     order: Order | None = None,
-    scale: Scale = "map",
 ) -> Figure:
-    """Average Attention of every head (report, Eqn 4 and Figs 5, 8b, ..., 23b).
+    """Draw the Average Attention of every head (report, Eqn 4, Figs 5, 8b, ..., 23b).
 
     `maps` as in `attention_at_query`, over all queries; `variant` says which average
     they are.
@@ -81,7 +77,6 @@ def average_attention(
             layers=layers,
             image=image,
             order=order,
-            scale=scale,
         )
     )
 
@@ -95,13 +90,13 @@ def tap_weights(
     image: Image | None = None,
     image_name: str = "",
     note: str = "",
-    scale: Scale = "layer",
 ) -> Figure:
-    """SAN's weight of every tap at every pixel (report, Figs 18 and 19).
+    """Draw SAN's weight of every tap at every pixel (report, Figs 18 and 19).
 
     `maps`: for every layer or pass [T, H, W], the mean over the weight planes, T = k^2
     taps in row-major order. Columns name the offset of their tap. More than 16 taps
-    stand as a k x k block. Weights below zero bring a scale that diverges from zero.
+    stand as a k x k block. The taps of a layer share a colour scale, which diverges
+    from zero where weights are below it.
     """
     return draw(
         MapGrid(
@@ -116,7 +111,7 @@ def tap_weights(
             ),
             layers=layers,
             image=image,
-            scale=scale,
+            by_layer=True,
             noun="tap",
             names=[_tap_names(len(layer)) for layer in maps],
             center="zero" if _signed(maps) else None,
@@ -131,36 +126,29 @@ def position_scores(
     *,
     title: str,
     layers: Sequence[str],
-    softmaxed: bool,
-    note: str = "",
     order: Order | None = None,
-    scale: Scale = "map",
 ) -> Figure:
-    """What each head has learned about positions: a table over the offsets.
+    """Draw what each head has learned about positions: scores by offset.
 
     `tables`: for every layer [N, 2 Lr - 1, 2 Lc - 1]; entry [Lr - 1 + row, Lc - 1 +
     column] belongs to the offset (row, column), key minus query. Offset (0, 0) is
-    marked. Scores (`softmaxed` False) are coloured around their mean, for softmax does
-    not see a constant.
+    marked. Scores are coloured around their mean, for softmax does not see a constant.
     """
     sizes = {size for table in tables for size in table.shape[1:]}
     if any(size % 2 == 0 for size in sizes):
         raise ValueError(f"a table of offsets has odd sides, not {sorted(sizes)}")
-    what = "probabilities" if softmaxed else "scores"
     return draw(
         MapGrid(
             maps=tables,
-            heading=f"Learned position {what}, by offset",
+            heading="Learned position scores, by offset",
             lines=_lines(
                 title,
-                note,
                 "down: row offset, right: column offset (square: the query itself); "
                 "under each table: offset (row, column) of its largest value",
             ),
             layers=layers,
             order=order,
-            scale=scale,
-            center=None if softmaxed else "mean",
+            center="mean",
             offsets=True,
         )
     )

@@ -16,7 +16,7 @@ _Y = {"V": 0.62, "Q": 0.0, "K": -0.62}
 
 @styled
 def normal_attention() -> Figure:
-    """Layers with weights of their own, each with its own Q, K and V (Fig. 6)."""
+    """Draw layers with weights of their own, each with its own Q, K and V (Fig. 6)."""
     return _draw(
         "Normal attention",
         "Every layer has its own weights (colours, upper index); Q, K and V are "
@@ -27,7 +27,7 @@ def normal_attention() -> Figure:
 
 @styled
 def hierarchical_attention() -> Figure:
-    """One layer passed several times: Q and V anew, K of the first pass (Fig. 7)."""
+    """Draw one layer passed several times with the K of its first pass (Fig. 7)."""
     return _draw(
         "Hierarchical attention",
         "All passes share one set of weights; Q and V are computed anew in each pass, "
@@ -122,7 +122,7 @@ def _draw(title: str, caption: str, *, shared: bool) -> Figure:
 
 
 def _draw_layer(axes: Axes, source: _Box, layer: int, *, shared: bool) -> _Box:
-    """One layer or pass from its input on; returns its output."""
+    """Draw one layer or pass from its input on and return its output."""
     left = layer * _PITCH
     softmax = _Box(left + 1.3, -0.31, "softmax\n$(QK^T)$", width=0.6, height=0.62)
     product = _Box(left + 1.3, _Y["V"], "$\\times V$", width=0.42)
@@ -165,7 +165,7 @@ def _draw_layer(axes: Axes, source: _Box, layer: int, *, shared: bool) -> _Box:
 
 
 def _carry_keys(axes: Axes) -> None:
-    """The line that hands the keys of the first pass to the others."""
+    """Draw the line that hands the keys of the first pass to the others."""
     below, bus = _Y["K"] - 0.18, -1.02
     look = {"color": MARK, "linewidth": 2.0, "solid_capstyle": "butt", "zorder": 1}
     end = 0.74 + (_LAYERS - 1) * _PITCH

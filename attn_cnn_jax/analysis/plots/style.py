@@ -58,7 +58,7 @@ R = TypeVar("R")
 
 
 def styled(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`, run with the style of these figures; settings of others stay."""
+    """Return `function` run in the style of these figures; settings of others stay."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -69,7 +69,7 @@ def styled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def ink(cmap: str, shade: float) -> str:
-    """Black or white, whichever reads better on a shade (0 to 1) of a colour map."""
+    """Return black or white: what reads better on a shade (0 to 1) of a colour map."""
     rgb = np.array(matplotlib.colormaps[cmap](min(max(shade, 0.0), 1.0))[:3])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     luminance = float(linear @ (0.2126, 0.7152, 0.0722))
@@ -77,10 +77,10 @@ def ink(cmap: str, shade: float) -> str:
 
 
 def color(index: int) -> str:
-    """Colour of head or run number `index`, counted from 0."""
+    """Return the colour of head or run number `index`, counted from 0."""
     return COLORS[index % len(COLORS)]
 
 
 def marker(index: int) -> str:
-    """Marker of head or run number `index`; with the colour unique up to 99."""
+    """Return the marker of head or run number `index`; with the colour one of 99."""
     return MARKERS[index % len(MARKERS)]

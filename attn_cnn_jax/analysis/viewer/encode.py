@@ -11,7 +11,7 @@ import re
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from attn_cnn_jax.analysis.averages import average_attention
+from attn_cnn_jax.analysis.pictures import average_attention
 
 # What an HTML parser changes in the text of a script, and the byte that announces that
 # the next one stands for itself less 64.

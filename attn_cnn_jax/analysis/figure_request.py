@@ -1,11 +1,10 @@
-"""What a figure is of: a run, the images to show it on, and how."""
+"""What a figure is asked to show: a run, images, and how."""
 
 import dataclasses
 from functools import cached_property
 
 import numpy as np
 
-from attn_cnn_jax.analysis import plots
 from attn_cnn_jax.analysis.attention_maps import (
     AttentionMaps,
     MapBatches,
@@ -14,22 +13,25 @@ from attn_cnn_jax.analysis.attention_maps import (
 )
 from attn_cnn_jax.analysis.heads import COVERING_MASS, HeadTable, head_statistics
 from attn_cnn_jax.analysis.images import ChosenImages
-from attn_cnn_jax.analysis.queries import parse_query
+from attn_cnn_jax.analysis.pictures import parse_query, reading_order
 from attn_cnn_jax.run import Run
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
-    """A run, the images to show it on, and how.
+class FigureRequest:
+    """A run, the images to show it on, and how its figures show it.
 
-    `shown`: images with a figure each. `many`: those that averages and numbers are
-    over. `query`: "row,column" of the grid, "" for the middle. `layer` counts from 1.
-    `by_key` shows who attends to the pixel instead of what it attends to.
+    Each image of `shown` has a figure of its own; means and numbers are over the images
+    of `sample`. `query` is "row,column" of the grid, or "" for the middle. `by_key`
+    shows who attends to that pixel instead of what it attends to. `average` is the
+    reading of the report's Eqn 4, `layer` (from 1) that of `centers_layer`. `reorder`
+    sorts heads by the offset they look at. `threshold` is the mass from which an offset
+    is covered. What the figures share is computed once, when it is first needed.
     """
 
     run: Run
     shown: ChosenImages
-    many: ChosenImages
+    sample: ChosenImages
     query: str = ""
     by_key: bool = False
     average: str = "query"
@@ -39,7 +41,7 @@ class Subject:
 
     @cached_property
     def maps(self) -> AttentionMaps:
-        """Of the shown images."""
+        """The attention maps of the shown images."""
         return attention_maps(
             self.run,
             self.shown.images,
@@ -49,33 +51,27 @@ class Subject:
 
     @cached_property
     def batches(self) -> MapBatches:
-        """Of the many images, batch by batch."""
+        """The attention maps of the sample, one batch at a time."""
+        sample = self.sample
         return iter_attention_maps(
-            self.run, self.many.images, names=self.many.names, indices=self.many.indices
+            self.run, sample.images, names=sample.names, indices=sample.indices
         )
 
     @cached_property
     def numbers(self) -> HeadTable:
-        """The numbers of every head over the many images."""
+        """The numbers of every head over the sample."""
         return head_statistics(self.batches, self.threshold)
 
     @cached_property
     def order(self) -> list[np.ndarray] | None:
-        """For every layer its heads by the offset they look at; None to leave them."""
+        """The heads of every layer in reading order, None where they stay."""
         if not self.reorder:
             return None
         offsets: dict[str, list] = {name: [] for name in self.maps.layers}
         for head in self.numbers.heads:
             offsets[head.layer].append(head.expected_offset)
-        return [
-            plots.reading_order(np.array(o).reshape(-1, 2)) for o in offsets.values()
-        ]
-
-    @property
-    def title(self) -> str:
-        """Run, model and checkpoint."""
-        return self.run.title
+        return [reading_order(np.array(o).reshape(-1, 2)) for o in offsets.values()]
 
     def grid_query(self, maps: AttentionMaps) -> tuple[int, int]:
-        """The query pixel on the grid of the maps."""
+        """Return the query pixel on the grid of the maps."""
         return parse_query(self.query, maps.probs[0].shape[2:4])

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from attn_cnn_jax.analysis.layers import tokens_to_grid
 from attn_cnn_jax.models.layers import sown_layers
 
 
@@ -63,22 +62,3 @@ def test_of_several_sweeps_the_last_is_kept():
 @pytest.mark.parametrize("model", ["resnet18", "san_hierarchical"])
 def test_without_attention_there_are_no_layers(model):
     assert sown_layers({}, model) == []
-
-
-def test_the_class_token_is_dropped_and_its_mass_kept():
-    grid, tokens = (2, 3), 7
-    probs = np.arange(2 * 1 * tokens * tokens, dtype=np.float32)
-    probs = probs.reshape(2, 1, tokens, tokens)
-    on_grid, mass = tokens_to_grid(probs, grid)
-    assert on_grid.shape == (2, 1, 2, 3, 2, 3) and mass is not None
-    # Query (1, 0) is token 1 + 3, key (0, 2) is token 1 + 2.
-    assert on_grid[1, 0, 1, 0, 0, 2] == probs[1, 0, 4, 3]
-    assert mass[1, 0, 1, 0] == probs[1, 0, 4, 0]
-
-
-def test_without_a_class_token_nothing_is_dropped():
-    probs = np.arange(36, dtype=np.float32).reshape(1, 1, 6, 6)
-    on_grid, mass = tokens_to_grid(probs, (2, 3))
-    assert mass is None and on_grid[0, 0, 1, 0, 0, 2] == probs[0, 0, 3, 2]
-    with pytest.raises(ValueError, match="6 tokens are not a grid of 2 x 2"):
-        tokens_to_grid(probs, (2, 2))

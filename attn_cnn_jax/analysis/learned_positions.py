@@ -1,5 +1,6 @@
-"""What parameters alone say of a network's heads: Gaussians, scores of offsets."""
+"""What a network learned of positions, from its parameters: Gaussians and scores."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,9 +9,20 @@ from flax import linen as nn
 from jaxtyping import Float
 
 from attn_cnn_jax import models
-from attn_cnn_jax.analysis.plots import GaussianHeads
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import HeadlessAttention
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianHeads:
+    """The quadratic heads of one layer: score = -1/2 (d - c)^T P (d - c).
+
+    d is the offset, key minus query, (row, column) in pixels of the grid; c a center,
+    P a precision matrix (symmetric).
+    """
+
+    centers: Float[np.ndarray, "N 2"]
+    precisions: Float[np.ndarray, "N 2 2"]
 
 
 def quadratic_heads(

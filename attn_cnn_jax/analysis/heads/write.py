@@ -77,7 +77,7 @@ def write_json(table: HeadTable, path: str | os.PathLike) -> None:
 
 
 def as_text(table: HeadTable) -> str:
-    """The numbers as a table to read, a line a head and then a line a layer."""
+    """Return the numbers as a table to read: a line a head, and then a line a layer."""
     has_class = any(head.class_mass is not None for head in table.heads)
     title = ["layer", "head", "expected offset", "distance", "entropy", "best offset"]
     title += ["mass", "covers it", "content"] + ["class token"] * has_class
@@ -137,7 +137,7 @@ def _cells(head: HeadStatistics) -> tuple[str, ...]:
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Columns of one width: the first to the left, the others to the right."""
+    """Return aligned columns: the first to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
