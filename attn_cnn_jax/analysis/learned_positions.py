@@ -53,7 +53,7 @@ def position_scores(
     heads. Raises a `UserError` for attention that does not score offsets alike for all
     images.
     """
-    complaint = "only learned positions that no query meets score offsets alike."
+    complaint = "only positions that meet no query score offsets alike for all images."
     scores = _fact(model, "offset_scores", complaint)
     tables = {}
     for layer in models.attention_params(model, variables):
