@@ -1,5 +1,6 @@
 """How every command of the package starts, and how it tells a user what is wrong."""
 
+import glob
 import os
 import sys
 import traceback
@@ -20,6 +21,20 @@ def define_variant_flag() -> None:
     flags.DEFINE_string(
         "variant", None, "Python file of an attention variant of your own, run first."
     )
+
+
+def folders(patterns: Sequence[str]) -> list[str]:
+    """Return the folders that globs name, each once, sorted within a glob.
+
+    Raises a `UserError` where one names nothing.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        paths = sorted(glob.glob(os.path.expanduser(pattern)))
+        if not paths:
+            raise UserError(f"no folder matches {pattern}.")
+        found.update(dict.fromkeys(path for path in paths if os.path.isdir(path)))
+    return list(found)
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
