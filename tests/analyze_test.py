@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -258,14 +257,13 @@ REFUSED = {
     "checkpoint": (["--checkpoint=7000"], "has no checkpoint 7000"),
     "count": (["--figure=heads", "--num_images=0"], "--num_images=0"),
     "cap": (["--figure=viewer", "--viewer_max_mb=0.001"], "--viewer_max_mb"),
-    "tables": (["--tables", "--workdirs=/nowhere/*"], "no folder matches"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_drawn_is_one_line_and_status_2(runs, case):
     arguments, message = REFUSED[case]
-    if arguments and not arguments[0].startswith(("--workdir", "--tables")):
+    if arguments and not arguments[0].startswith("--workdir"):
         arguments = [f"--workdir={runs('quadratic_isotropic')}", *arguments]
     done = analyze(*arguments)
     assert done.returncode == 2
@@ -280,14 +278,9 @@ def test_a_model_without_attention_says_so(runs):
     assert "has no figure 'query'; it can show curves" in done.stderr
 
 
-def test_tables_and_curves_of_several_runs(runs, tmp_path):
+def test_curves_of_several_runs(runs, tmp_path):
     folders = [runs("quadratic_isotropic"), runs("learned_wo_content")]
     patterns = [f"--workdirs={folder.parent}/*" for folder in folders]
-    done = analyze("--tables", *patterns, f"--output={tmp_path}")
-    assert done.returncode == 0, done.stderr
-    names = {path.name for path in tmp_path.iterdir()}
-    assert {f"table_{n}.{kind}" for n in range(1, 5) for kind in ("md", "csv")} <= names
-    assert re.search(r"quadratic_isotropic\\?_seed42", done.stdout)
     done = analyze("--figure=curves", *patterns, f"--output={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "curves.png").exists()
@@ -328,16 +321,14 @@ def test_curves_need_no_checkpoint_and_no_evaluation(runs, tmp_path):
     lines = [line for line in lines if json.loads(line)["split"] == "train"]
     (new / "metrics.jsonl").write_text("".join(lines))
     out = tmp_path / "out"
-    curves, both, all_of_it, tables = analyze_each(
+    curves, both, all_of_it = analyze_each(
         [f"--workdir={new}", "--figure=curves", f"--output={out}"],
         [f"--workdir={new}", "--figure=heads,curves"],
         [f"--workdir={new}"],
-        ["--tables", f"--workdir={new}", f"--output={tmp_path / 'tables'}"],
     )
     assert curves[0] == "0" and (out / "curves.png").exists()
     for error, said in (both, all_of_it):
         assert "holds no checkpoint" in error and "curves.png" in said
-    assert tables[0] == "0" and "| new |" in tables[1]
 
 
 def test_what_cannot_be_drawn_does_not_stop_the_others(runs, tmp_path):

@@ -45,12 +45,12 @@ ALLOWED: dict[str, set[str]] = {
     "run": {"checkpoint", "models", "data", "errors"},
     "analysis": {"run", "checkpoint", "models", "data", "prepare_data", "errors"},
     "results": {
-        "analysis",
-        "checkpoint",
+        "run",
         "models",
         "data",
         "metrics",
         "config",
+        "command_line",
         "errors",
     },
     "variants": {"config", "models", "errors"},
@@ -103,7 +103,15 @@ ALLOWED: dict[str, set[str]] = {
 ONLY = {
     "tensorflow_datasets": {"data", "prepare_data"},
     "orbax": {"checkpoint"},
-    "absl": {"main", "analyze", "bench", "prepare_data", "interop", "command_line"},
+    "absl": {
+        "main",
+        "analyze",
+        "results",
+        "bench",
+        "prepare_data",
+        "interop",
+        "command_line",
+    },
     "sklearn": {"data"},
     "google": {"data", "prepare_data"},  # protobuf's errors, out of TFDS
     "array_record": {"prepare_data"},

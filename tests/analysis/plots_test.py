@@ -11,6 +11,7 @@ from attn_cnn_jax.analysis import plots
 from attn_cnn_jax.analysis.attention_maps import AttentionMaps
 from attn_cnn_jax.analysis.plots.page import two_digits
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.results.curves import Curve, RunCurves
 
 TITLE = "learned_seed1, step 500 (epoch 3)"
 LAYERS = ["layer 1", "layer 2"]
@@ -476,12 +477,12 @@ def test_settings_of_others_stay_and_do_not_matter(figure, tmp_path):
 
 
 def test_letters_are_large_enough(figure, rng):
-    curve = plots.Curve(np.array([1.0, 2.0]), np.array([0.1, 0.5]))
+    curve = Curve(np.array([1.0, 2.0]), np.array([0.1, 0.5]))
     figures = [
         figure,
         plots.centers_of_layers([gaussians(rng)], title=TITLE, layers=["layer 1"]),
         plots.convolution_layers([layer_offsets()], title=TITLE),
-        plots.learning_curves([plots.RunCurves("a", "a", curve, curve, curve)]),
+        plots.learning_curves([RunCurves("a", "a", curve, curve, curve)]),
         plots.hierarchical_attention(),
     ]
     for one in figures:

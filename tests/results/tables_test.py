@@ -5,8 +5,8 @@ import json
 import pytest
 
 from attn_cnn_jax.results import tables
-from attn_cnn_jax.results.summaries import read_runs
-from attn_cnn_jax.results.tables import Cell, to_markdown
+from attn_cnn_jax.results.runs import read_run, read_runs
+from attn_cnn_jax.results.table_text import Cell, to_markdown
 
 
 def test_mean_and_sample_deviation_over_seeds(make_run, evaluated_each_epoch, values):
@@ -42,7 +42,7 @@ def test_mean_and_sample_deviation_over_seeds(make_run, evaluated_each_epoch, va
 
 
 def test_one_run_has_no_deviation(make_run, values, notes_of):
-    run = tables.read_run(make_run("run", "resnet18", {150: 0.8, 300: 0.7}))
+    run = read_run(make_run("run", "resnet18", {150: 0.8, 300: 0.7}))
     table = tables.table(1, [run])
     assert values(table, "resnet18", "ours: best accuracy") == [Cell(0.8)]
     assert values(table, "resnet18", "ours: final accuracy") == [Cell(0.7)]
@@ -59,9 +59,9 @@ def test_a_missing_run_is_a_dash(make_run, parse_markdown):
         "Learned embedding w/ content",
         "learned_w_content",
         "0.871",
-        "0.864 [4]",
+        "0.864 [8]",
         *["-"] * 5,
-        "29.5M",
+        "29.5M [9]",
         "-",
         "15 G",
         *["-"] * 4,
@@ -94,7 +94,7 @@ def test_a_run_that_has_only_begun_is_unfinished(make_run, values):
 
 
 def test_a_validation_split_chooses_the_best(make_run, values, notes_of):
-    run = tables.read_run(
+    run = read_run(
         make_run(
             "run",
             "resnet18",
@@ -144,7 +144,7 @@ def test_runs_trained_in_different_ways_are_not_averaged(make_run, values, notes
 def test_bench_gives_flops_and_latency(make_run, values, bench_record):
     older = {**bench_record, "latency_ms": {"mean": 9.0}}
     lines = f"{json.dumps(older)}\n{json.dumps(bench_record)}\n{{half a li"
-    run = tables.read_run(make_run("run", "resnet18", {300: 0.9}, bench=lines))
+    run = read_run(make_run("run", "resnet18", {300: 0.9}, bench=lines))
     table = tables.table(1, [run])
     names = ["ours: FLOPs", "ours: FLOPs with attention", "ours: latency, ms", "device"]
     found = [values(table, "resnet18", name)[0].value for name in names]
@@ -204,10 +204,12 @@ def test_table_4_has_our_fields_under_the_published(make_run, notes_of):
     )
     table = tables.table(4, runs)
     lines = [[cell.value for cell in row] for row in table.rows]
-    assert lines[:4] == [
+    assert lines[:5] == [
         ["ResNet18", "report, Table 4", None]
         + [300, 100, 0.1, "cosine", 0.9, 0.0001, "10"],
-        ["ResNet18", "ours: resnet18", 1, 300, 100, 0.1, "cosine", 0.9, 0.0001, "10"],
+        ["ResNet18", "ours: resnet18:cosine", 1]
+        + [300, 100, 0.1, "cosine", 0.9, 0.0001, "10"],
+        ["ResNet18", "ours: resnet18:report", *[None] * 8],
         [
             "ResNet18, the paper's code",
             "paper's code: drops at 80, 150, 250, taken one epoch early",
@@ -217,6 +219,6 @@ def test_table_4_has_our_fields_under_the_published(make_run, notes_of):
         ["ResNet18, the paper's code", "ours: resnet18", 1]
         + [300, 100, 0.1, "multistep", 0.9, 0.0001, "79, 149, 249"],
     ]
-    assert lines[5][1:5] == ["ours: quadratic_isotropic", 1, 300, 50]
-    assert "batch_size 50 instead of 100" in notes_of(table, table.rows[5][1])
-    assert lines[6][1:] == ["ours: quadratic_nonisotropic", *[None] * 8]
+    assert lines[6][1:5] == ["ours: quadratic_isotropic", 1, 300, 50]
+    assert "batch_size 50 instead of 100" in notes_of(table, table.rows[6][1])
+    assert lines[7][1:] == ["ours: quadratic_nonisotropic", *[None] * 8]

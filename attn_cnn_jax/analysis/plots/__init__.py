@@ -13,12 +13,7 @@ from attn_cnn_jax.analysis.plots.centers import (
     centers_over_training,
 )
 from attn_cnn_jax.analysis.plots.convolutions import LayerOffsets, convolution_layers
-from attn_cnn_jax.analysis.plots.curves import (
-    Curve,
-    RunCurves,
-    epoch_means,
-    learning_curves,
-)
+from attn_cnn_jax.analysis.plots.curves import learning_curves
 from attn_cnn_jax.analysis.plots.files import contact_sheet, save
 from attn_cnn_jax.analysis.plots.gaussians import GaussianHeads
 from attn_cnn_jax.analysis.plots.maps import (
@@ -35,11 +30,9 @@ from attn_cnn_jax.analysis.plots.schematics import (
 )
 
 __all__ = [
-    "Curve",
     "Figure",
     "GaussianHeads",
     "LayerOffsets",
-    "RunCurves",
     "ablated_accuracy",
     "attention_at_query",
     "average_attention",
@@ -49,7 +42,6 @@ __all__ = [
     "contact_sheet",
     "convolution_layers",
     "describe",
-    "epoch_means",
     "hierarchical_attention",
     "learning_curves",
     "normal_attention",
