@@ -69,7 +69,7 @@ def rows() -> tuple[Row, ...]:
     names = [name for line in lines for name in line["configs"]]
     found = []
     for name in names:
-        with contextlib.suppress(UserError):
+        with contextlib.suppress(UserError):  # this folder lacks its config
             found.append(Row(name, load_config(name)))
     return tuple(found)
 

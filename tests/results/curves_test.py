@@ -32,20 +32,22 @@ def test_seeds_of_a_config_are_one_group(make_run):
 
 
 def test_an_epoch_counts_once_and_what_is_no_number_not_at_all(make_run):
-    workdir = make_run("run", "resnet18", {1: 0.5, 2: 0.6})
+    workdir = make_run("run", "resnet18", {1: 0.5, 3: 0.75})
     record = {"split": "test", "accuracy": 0.7, "loss": float("nan")}
-    lines = [{**record, "step": 1001, "epoch": 2}, {**record, "step": 1500, "epoch": 3}]
+    lines = [{**record, "step": 1000, "epoch": 2}, {**record, "step": 1501, "epoch": 3}]
     with (workdir / "metrics.jsonl").open("a") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
     [curves] = run_curves([workdir])
     assert curves.test_accuracy.epochs.tolist() == [1, 2, 3]
-    assert curves.test_accuracy.values.tolist() == [0.5, 0.6, 0.7]
-    assert curves.test_loss.epochs.tolist() == [1, 2]
+    assert curves.test_accuracy.values.tolist() == [0.5, 0.7, 0.75]
+    assert curves.test_loss.epochs.tolist() == [1, 3]
+    assert curves.test_loss.values.tolist() == [0.5, 0.25]
 
 
 def test_means_over_epochs():
-    curve = Curve(np.array([0.5, 1.0, 1.25, 2.0, 2.1]), np.arange(5.0))
-    means = epoch_means(curve)
+    """An epoch's last step counts for it, however its epochs were rounded."""
+    epochs = np.array([0.5, 1 + 1e-12, 1.25, 2.0, 2.1])
+    means = epoch_means(Curve(epochs, np.arange(5.0)))
     np.testing.assert_array_equal(means.epochs, [1, 2, 3])
     np.testing.assert_array_equal(means.values, [0.5, 2.5, 4])
 
@@ -83,6 +85,20 @@ def test_configs_of_equal_names_stay_apart(make_run, tmp_path):
     assert len({curves.group for curves in found}) == 4
     losses = [curves.train_loss.values.tolist() for curves in found]
     assert losses == [[0.1], [0.2], [0.3], [0.5], [0.4]]
+
+
+def test_up_to_three_fields_tell_configs_apart(make_run, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    changed = {"num_epochs": 9, "batch_size": 10, "init_from": "runs/a"}
+    workdirs = [
+        make_run("a/same", "quickstart", {10: 0.8}),
+        make_run("b/same", "quickstart", {10: 0.4}, **changed),
+    ]
+    assert [curves.label for curves in run_curves(workdirs)] == [
+        "same (batch_size 50; init_from empty; num_epochs 70)",
+        "same (batch_size 10; init_from runs/a; num_epochs 9)",
+    ]
 
 
 def test_configs_that_differ_in_much_are_named_by_their_paths(make_run, tmp_path):

@@ -44,6 +44,12 @@ def test_every_published_way_of_training_a_row_is_the_row(name, make_run):
     assert run.differences == ()
 
 
+def test_a_label_is_that_of_the_first_table():
+    """The line of Table 3 says of which pair it is."""
+    assert ROWS["learned_w_content"].label == "Learned embedding w/ content"
+    assert ROWS["vit_ha"].label == "Vision Transformer (HA)"
+
+
 def test_every_line_has_a_config_that_exists():
     """Each published number has a config, and Table 4 names every one of them."""
     names = names_in_table_4()
@@ -119,6 +125,11 @@ def test_a_run_differs_from_its_row_in_every_field(field):
         block[key] = another(FIELDS[field])
     [text] = row.differences(config)
     assert text.startswith(f"{field} ") and " instead of " in text
+
+
+def test_a_long_value_is_cut(make_run):
+    run = read_run(make_run("run", "quadratic_isotropic", {}, init_from="x" * 200))
+    assert run.differences == (f"init_from {'x' * 97}... instead of empty",)
 
 
 @pytest.mark.parametrize(

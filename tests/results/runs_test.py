@@ -18,6 +18,21 @@ def test_trained_to_the_end_but_not_evaluated_is_unfinished(make_run):
     assert not run.finished and run.epochs == 300 and run.final.accuracy == 0.5
 
 
+def test_of_equal_accuracies_the_latest_is_the_best(make_run):
+    scores = {100: 0.9, 200: 0.9, 300: 0.8}
+    assert read_run(make_run("a", "resnet18", scores)).best.step == 100_000
+    held_out = {"validation": scores, "dataset__validation_fraction": 0.1}
+    test = {100: 0.5, 200: 0.6, 300: 0.7}
+    best = read_run(make_run("b", "resnet18", test, **held_out)).best
+    assert (best.step, best.accuracy) == (100_000, 0.6)
+
+
+def test_scores_are_ordered_by_step(make_run):
+    run = read_run(make_run("run", "resnet18", {300: 0.7, 100: 0.9, 200: 0.8}))
+    assert run.series["test"].epochs.tolist() == [100, 200, 300]
+    assert run.finished and run.final.accuracy == 0.7
+
+
 def test_a_seed_counts_once(make_run):
     workdirs = [
         make_run("short", "resnet18", {150: 0.5}),
@@ -74,6 +89,14 @@ def test_broken_lines_are_counted_and_left_out(make_run):
     with pytest.warns(UserWarning, match="^6 lines of"):
         run = read_run(workdir)
     assert run.best.accuracy == 0.9 and run.final.accuracy == 0.8
+
+
+def test_two_broken_lines_are_damage(make_run):
+    workdir = make_run("run", "resnet18", {300: 0.8})
+    with (workdir / "metrics.jsonl").open("a") as file:
+        file.write("{\n{\n")
+    with pytest.warns(UserWarning, match="^2 lines of .*metrics.jsonl are left out"):
+        assert read_run(workdir).finished
 
 
 def test_a_half_written_last_line_is_no_damage(make_run):

@@ -13,6 +13,7 @@ from attn_cnn_jax.results.runs import read_run, read_runs
 from attn_cnn_jax.results.table_text import (
     Cell,
     Column,
+    Footnotes,
     Table,
     escape,
     to_csv,
@@ -96,6 +97,12 @@ def test_write_tables(make_run, tmp_path):
     assert paths[1].read_text(encoding="utf-8") == to_csv(table)
     with pytest.raises(UserError, match="cannot be written"):
         tables.write_tables(paths[0] / "below_a_file", [workdir])
+
+
+def test_a_footnote_stands_once():
+    footnotes = Footnotes()
+    marks = [footnotes.add(texts) for texts in (["a", "b", "a"], ["c", "b"], [])]
+    assert marks == [(0, 1), (2, 1), ()] and footnotes.texts == ["a", "b", "c"]
 
 
 def test_there_are_four_tables():

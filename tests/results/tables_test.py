@@ -5,8 +5,11 @@ import json
 import pytest
 
 from attn_cnn_jax.results import tables
+from attn_cnn_jax.results.entries import gather
 from attn_cnn_jax.results.runs import read_run, read_runs
 from attn_cnn_jax.results.table_text import Cell, to_markdown
+
+CONFIGS = ("resnet18", "resnet18:cosine")
 
 
 def test_mean_and_sample_deviation_over_seeds(make_run, evaluated_each_epoch, values):
@@ -90,7 +93,54 @@ def test_a_run_that_has_only_begun_is_unfinished(make_run, values):
     (workdir / "metrics.jsonl").unlink()
     table = tables.table(1, read_runs([workdir]))
     assert values(table, "resnet18", "ours: best accuracy") == [Cell()]
+    assert values(table, "resnet18", "epochs") == [Cell(0.0)]
     assert values(table, "resnet18", "status")[0].value == "unfinished"
+
+
+def test_entries_stand_by_likeness_then_number_then_length(make_run):
+    """As published first, then by differences, seeds and epochs; unfinished last."""
+    long, rate = {"num_epochs": 60}, {"optimizer__learning_rate": 0.2}
+    workdirs = [
+        make_run("unfinished", "resnet18", {299: 0.9}, seed=3),
+        make_run("two differences", "resnet18", {60: 0.9}, **long, **rate),
+        make_run("short", "resnet18", {60: 0.9}, **long),
+        make_run("long", "resnet18", {300: 0.9}, **rate),
+        make_run("seed 1", "resnet18", {300: 0.9}, label_smoothing=0.1),
+        make_run("seed 2", "resnet18", {300: 0.9}, label_smoothing=0.1, seed=2),
+        make_run("as published", "resnet18", {300: 0.9}),
+    ]
+    entries = gather(read_runs(workdirs))
+    assert [[run.name for run in entry.runs] for entry in entries] == [
+        ["as published"],
+        ["seed 1", "seed 2"],
+        ["long"],
+        ["short"],
+        ["two differences"],
+        ["unfinished"],
+    ]
+
+
+def test_a_line_names_the_way_in_which_its_runs_were_trained(make_run, values):
+    runs = read_runs(
+        [
+            make_run("a", "resnet18", {300: 0.9}),
+            make_run("b", "resnet18:cosine", {300: 0.8}),
+        ]
+    )
+    table = tables.table(1, runs)
+    assert values(table, "resnet18", "ours: final accuracy") == [Cell(0.9)]
+    assert values(table, "resnet18:cosine", "ours: final accuracy") == [Cell(0.8)]
+    statuses = [values(table, name, "status")[0] for name in CONFIGS]
+    assert [status.value for status in statuses] == ["as published"] * 2
+
+
+@pytest.mark.parametrize(("count", "told"), [(299, False), (298, True)])
+def test_evaluations_fewer_than_one_an_epoch_are_told(count, told, make_run):
+    scores = {epoch: 0.5 for epoch in range(301 - count, 301)}
+    [entry] = gather([read_run(make_run("run", "resnet18", scores))])
+    assert entry.status == "as published"
+    text = "Evaluations fewer than one an epoch: best of 298."
+    assert entry.footnotes == ([text] if told else [])
 
 
 def test_a_validation_split_chooses_the_best(make_run, values, notes_of):
@@ -221,4 +271,6 @@ def test_table_4_has_our_fields_under_the_published(make_run, notes_of):
     ]
     assert lines[6][1:5] == ["ours: quadratic_isotropic", 1, 300, 50]
     assert "batch_size 50 instead of 100" in notes_of(table, table.rows[6][1])
+    shown = "| 1 | 300 | 100 | 0.1 | multistep | 0.9 | 0.0001 | 79, 149, 249 |"
+    assert shown in to_markdown(table)
     assert lines[7][1:] == ["ours: quadratic_nonisotropic", *[None] * 8]
