@@ -5,7 +5,6 @@ python -m attn_cnn_jax.analyze --workdir=runs/demo --figure=query --query=1,2
 python -m attn_cnn_jax.analyze --figure=curves --workdirs='runs/*'
 """
 
-import glob
 import math
 import os
 import pathlib
@@ -86,7 +85,7 @@ def main() -> None:
     _check_flags()
     names, workdir = _FIGURE.value, os.path.expanduser(_WORKDIR.value or "")
     several = [workdir] if workdir else []
-    several += _matching(_WORKDIRS.value)
+    several += command_line.folders(_WORKDIRS.value)
     if not workdir:
         if names != ["curves"] or not several:
             raise UserError(
@@ -217,17 +216,6 @@ def _write_viewer(request: FigureRequest, folder: pathlib.Path) -> None:
         f"{path} ({size / 1e6:.1f} MB, {len(request.shown.images)} images, "
         f"{len(runs)} checkpoints): open it in a browser"
     )
-
-
-def _matching(patterns: Sequence[str]) -> list[str]:
-    """Return the folders that the patterns name, each once; each has to name one."""
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        paths = sorted(glob.glob(os.path.expanduser(pattern)))
-        if not paths:
-            raise UserError(f"no folder matches {pattern}.")
-        found.update(dict.fromkeys(path for path in paths if os.path.isdir(path)))
-    return list(found)
 
 
 def _folder(default: str) -> pathlib.Path:

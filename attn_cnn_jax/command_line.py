@@ -1,5 +1,6 @@
 """The start of every command, and the way it tells a user what is wrong."""
 
+import glob
 import os
 import re
 import sys
@@ -29,6 +30,20 @@ def define_variant_flag() -> None:
 def checkpoint_named(text: str) -> str | int:
     """Return the checkpoint that a flag names: a step as a number, else the text."""
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else text
+
+
+def folders(patterns: Sequence[str]) -> list[str]:
+    """Return the folders that globs name, each once, sorted within a glob.
+
+    Raises a `UserError` where one names nothing.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        paths = sorted(glob.glob(os.path.expanduser(pattern)))
+        if not paths:
+            raise UserError(f"no folder matches {pattern}.")
+        found.update(dict.fromkeys(path for path in paths if os.path.isdir(path)))
+    return list(found)
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:

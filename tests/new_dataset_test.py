@@ -7,10 +7,10 @@ import jax
 import pytest
 
 from attn_cnn_jax import bench, data, models, variants
-from attn_cnn_jax.analysis import costs
 from attn_cnn_jax.config import base_config, self_attention, with_options
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import __main__ as interop_command
+from attn_cnn_jax.results.published import count_parameters
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 ADDED = """
@@ -83,7 +83,7 @@ def test_everything_takes_up_an_entry(tiles):
         )
 
     fitting = variables(2)
-    assert costs.count_parameters(config) == models.count_parameters(fitting)
+    assert count_parameters(config) == models.count_parameters(fitting)
     interop_command._refuse_what_cannot_run(fitting, config, "state.npz")
     with pytest.raises(
         UserError, match="state.npz .*dataset.name=photo_tiles: .*class"

@@ -10,7 +10,14 @@ from attn_cnn_jax.config.model_blocks import (
     self_attention,
     vit,
 )
-from attn_cnn_jax.config.record import RESUMABLE, differences, from_dict, to_json
+from attn_cnn_jax.config.record import (
+    RESUMABLE,
+    changes,
+    differences,
+    flatten,
+    from_dict,
+    to_json,
+)
 from attn_cnn_jax.config.schema import (
     base_config,
     optimizer,
@@ -24,8 +31,10 @@ __all__ = [
     "RESNETS",
     "RESUMABLE",
     "base_config",
+    "changes",
     "check",
     "differences",
+    "flatten",
     "from_dict",
     "optimizer",
     "report_training",

@@ -61,18 +61,27 @@ def from_dict(fields: Mapping[str, Any]) -> ConfigDict:
     return ConfigDict(restored(whole))
 
 
-def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
-    """Return lines "field: old -> new" for what changes the numbers of a run."""
+def changes(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
+    """Return (old, new) of every dotted field that changes the numbers of a run.
+
+    A value that a config does not have is "absent".
+    """
     a, b = flatten(old), flatten(new)
     by_batch = new.get(
         "evaluate_in_training_mode"
     )  # images are scored with their batch
     resumable = RESUMABLE - ({"eval_batch_size"} if by_batch else set())
-    return [
-        f"{field}: {a.get(field, 'absent')} -> {b.get(field, 'absent')}"
+    return {
+        field: (a.get(field, "absent"), b.get(field, "absent"))
         for field in sorted(a.keys() | b.keys())
         if field not in resumable and a.get(field) != b.get(field)
-    ]
+    }
+
+
+def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
+    """Lines "field: old -> new" of what changes the numbers of a run."""
+    pairs = changes(old, new).items()
+    return [f"{field}: {before} -> {after}" for field, (before, after) in pairs]
 
 
 def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:

@@ -1,138 +1,148 @@
 """The published tables, and which run belongs to which of their rows.
 
-`published.json` holds every number that this package did not measure, with where it
-stands, and for every row (a config file) the fields that make a run one of it:
-`model` decides whether a run belongs to the row; a run that differs in `settings` or
-in the published hyper-parameters (Table 4) belongs to it and is marked.
+`published.json` holds every number that this package did not measure, its label and
+where it stands. What a run of a row has to be is said by the row's config file alone.
 """
 
 import dataclasses
 import functools
 import importlib.resources
+import importlib.util
 import json
-from collections.abc import Mapping
+import pathlib
 from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from attn_cnn_jax import config as config_lib
+from attn_cnn_jax import data, models
+from attn_cnn_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row of the published tables: what a run of it must and should have.
+    """A published row, trained in one of the ways in which it was published."""
 
-    Fields are dotted paths into the config, "model.attention.name" for example.
-    """
+    config_name: str  # of its file, with the option of the way: "resnet18:cosine"
+    config: ConfigDict
 
-    name: str  # of its config file
-    label: str  # in the published table
-    model: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    protocols: tuple[Mapping[str, Any], ...]  # published hyper-parameters
+    @property
+    def name(self) -> str:
+        """The name of the config file, which is that of the row."""
+        return self.config_name.partition(":")[0]
 
-    def matches(self, fields: Mapping[str, Any]) -> bool:
-        """Whether a run with these config fields trains this network on CIFAR-10."""
-        return fields.get("dataset.name") == "cifar10" and all(
-            _value(fields, field) == value for field, value in self.model.items()
-        )
+    @property
+    def label(self) -> str:
+        """The name of the row in the first published table that it stands in."""
+        tables = load()["tables"]
+        lines = [line for number in "123" for line in tables[number]["lines"]]
+        labels = (line["label"] for line in lines if line["row"] == self.name)
+        return next(labels, self.name)
 
-    def differences(self, fields: Mapping[str, Any]) -> tuple[str, ...]:
-        """Where a run departs from the row: "batch_size 50 instead of 100", ...
+    def differences(self, config: ConfigDict) -> tuple[str, ...]:
+        """Return where a run departs from the row: "batch_size 50 instead of 100".
 
-        Of several published protocols the nearest counts. A field of the model that
-        the row does not name is a difference, for nobody has said what it should be.
+        Every field counts but the seed and those that change no number.
         """
-        found = [
-            f"{field} {_text(_value(fields, field))} instead of {_text(value)}"
-            for field, value in self.settings.items()
-            if _value(fields, field) != value
-        ]
-        named = self.model.keys() | self.settings.keys()
-        found += [
-            f"{field} {_text(value)}, of which nothing was published"
-            for field, value in sorted(fields.items())
-            if field.startswith("model.") and field not in named
-        ]
-        protocols = [_unlike(fields, protocol) for protocol in self.protocols]
-        return (*min(protocols, key=len, default=()), *found)
-
-
-def load() -> dict[str, Any]:
-    """The content of `published.json`."""
-    return _load()
-
-
-@functools.cache
-def _load() -> dict[str, Any]:
-    folder = importlib.resources.files("attn_cnn_jax.results")
-    return json.loads(folder.joinpath("published.json").read_text(encoding="utf-8"))
-
-
-@functools.cache
-def rows() -> dict[str, Row]:
-    """The rows by the names of their config files, in the order of the data file."""
-    content = load()
-    hyper_parameters = content["tables"]["4"]
-    made = {}
-    for name, row in content["rows"].items():
-        model: dict[str, Any] = {}
-        for block in (*row.get("blocks", ()), None):
-            model.update(row["model"] if block is None else content["blocks"][block])
-        settings: dict[str, Any] = {}
-        for block in ("common", *row.get("settings", ())):
-            settings.update(content["settings"][block])
-        protocols = tuple(
-            {**hyper_parameters["common"], **protocol(line)}
-            for line in hyper_parameters["lines"]
-            if name in line["rows"]
+        return tuple(
+            f"{field} {_text(ours)} instead of {_text(published)}"
+            for field, (published, ours) in config_lib.changes(
+                self.config, config
+            ).items()
+            if field != "seed"
         )
-        model = {f"model.{field}": value for field, value in model.items()}
-        made[name] = Row(name, _label(name), model, settings, protocols)
-    return made
 
 
-def find_row(fields: Mapping[str, Any]) -> Row | None:
-    """The row that a run with these config fields belongs to, if any."""
-    return next((row for row in rows().values() if row.matches(fields)), None)
+@functools.cache
+def load() -> dict[str, Any]:
+    """Return the content of `published.json`."""
+    file = importlib.resources.files("attn_cnn_jax.results") / "published.json"
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
-def canonical(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields without those that say what their absence says."""
-    absent = load()["absent"]
-    return {k: v for k, v in fields.items() if k not in absent or v != absent[k]}
-
-
-def protocol(line: Mapping[str, Any]) -> dict[str, Any]:
-    """The config fields of a line of the published Table 4."""
-    return {k: v for k, v in line.items() if k not in ("label", "rows", "source")}
-
-
-def _label(name: str) -> str:
-    tables = load()["tables"]
-    lines = [line for number in "123" for line in tables[number]["lines"]]
-    return next((line["label"] for line in lines if line["row"] == name), name)
-
-
-def _value(fields: Mapping[str, Any], field: str) -> Any:
-    return fields.get(field, load()["absent"].get(field))
-
-
-def _unlike(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> tuple[str, ...]:
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """Return every row in every way it was published, as Table 4 lists them."""
+    lines = load()["tables"]["4"]["lines"]
+    names = [name for line in lines for name in line["configs"]]
     found = []
-    for field, value in protocol.items():
-        ours = _value(fields, field)
-        same = ours == value
-        if field == "schedule.name":
-            same = schedule_kind(fields) == value
-        if not same:
-            found.append(f"{field} {_text(ours)} instead of {_text(value)}")
+    for name in names:
+        with contextlib.suppress(UserError):  # this folder lacks its config
+            found.append(Row(name, load_config(name)))
     return tuple(found)
 
 
-def schedule_kind(fields: Mapping[str, Any]) -> str:
-    """The schedule's kind as Table 4 names it: all cosines are "cosine"."""
-    return str(fields.get("schedule.name", "")).partition("_")[0]
+def find_row(config: ConfigDict, parameters: int | None) -> Row | None:
+    """Return the row that a run belongs to, if any.
+
+    Data, model and attention have the row's names and the network its number of
+    `parameters`. Of several such rows the nearest counts: that with fewest differences.
+    """
+    alike = [
+        row
+        for row in rows()
+        if data_and_network(config) == data_and_network(row.config)
+        and parameters == count_parameters(row.config)
+    ]
+    return min(alike, key=lambda row: len(row.differences(config)), default=None)
+
+
+def data_and_network(config: ConfigDict) -> tuple[str, str, str]:
+    """Return the names of dataset, model and attention; "" where there is none."""
+    fields = config_lib.flatten(config)
+    attention = fields.get("model.attention.name", fields.get("model.attention", ""))
+    data_name, model_name = fields.get("dataset.name"), fields.get("model.name", "")
+    return str(data_name), str(model_name), str(attention)
+
+
+def count_parameters(config: ConfigDict) -> int | None:
+    """Return the number of trained values; None where counting takes the run's data.
+
+    No array is made. What is wrong with the model is raised as it comes.
+    """
+    if (entry := data.DATASETS.get(str(config.dataset.name))) is None:
+        return None
+    fields = config_lib.to_json(config.model)
+    return _count(fields, entry.image_shape, entry.num_classes)
+
+
+@functools.lru_cache(maxsize=256)
+def _count(model_json: str, image_shape: tuple[int, int, int], num_classes: int) -> int:
+    fields = config_lib.from_dict(json.loads(model_json))
+    model = models.build(fields, num_classes)
+    variables = jax.eval_shape(
+        lambda: models.initial_variables(model, jax.random.key(0), image_shape)
+    )
+    return models.count_parameters(variables)
+
+
+def load_config(name: str) -> ConfigDict:
+    """Return the config of a file in `config_folder`, "resnet18:cosine" for example.
+
+    Raises a `UserError` where there is no such file, or the file has no such option.
+    """
+    stem, _, options = name.partition(":")
+    path = config_folder() / f"{stem}.py"
+    if not path.is_file():
+        raise UserError(f"there is no config file {path}.")
+    spec: Any = importlib.util.spec_from_file_location(stem, path)
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config(options)
+
+
+def config_folder() -> pathlib.Path:
+    """Return the folder of the rows' config files.
+
+    It lies in the package where that is installed, and beside it in a checkout.
+    """
+    package = pathlib.Path(config_lib.__file__).parents[1]
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(_text(item) for item in value)
-    text = "absent" if value is None else str(value)
+    text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    text = text or "empty"
     return text if len(text) <= 100 else f"{text[:97]}..."

@@ -7,12 +7,13 @@ import pytest
 from matplotlib.collections import PolyCollection
 
 from attn_cnn_jax.analysis import plots
+from attn_cnn_jax.results.curves import Curve, RunCurves
 
 
 def run_curves(label, accuracies, epochs=(1.0, 2.0, 3.0)):
-    curve = plots.Curve(np.array(epochs), np.array(accuracies))
-    loss = plots.Curve(np.array(epochs), 2 - np.array(accuracies))
-    return plots.RunCurves(f"config of {label}", label, curve, loss, loss)
+    curve = Curve(np.array(epochs), np.array(accuracies))
+    loss = Curve(np.array(epochs), 2 - np.array(accuracies))
+    return RunCurves(f"config of {label}", label, curve, loss, loss)
 
 
 def test_curves_are_mean_and_spread_over_seeds(drawn):
@@ -69,10 +70,10 @@ def test_names_of_lines_stand_apart_on_the_page(label, count):
 
 
 def test_groups_of_equal_labels_are_not_pooled():
-    none = plots.Curve(np.zeros(0), np.zeros(0))
-    scores = [plots.Curve(np.array([1.0, 2.0]), np.full(2, v)) for v in (0.9, 0.2)]
+    none = Curve(np.zeros(0), np.zeros(0))
+    scores = [Curve(np.array([1.0, 2.0]), np.full(2, v)) for v in (0.9, 0.2)]
     runs = [
-        plots.RunCurves(group, "same", one, none, none)
+        RunCurves(group, "same", one, none, none)
         for group, one in zip("ab", scores, strict=True)
     ]
     lines = plots.learning_curves(runs).axes[0].get_lines()
@@ -89,7 +90,7 @@ def test_a_band_of_accuracies_is_one_of_accuracies():
 
 
 def test_the_number_of_runs_is_that_of_each_mean(drawn):
-    none = plots.Curve(np.zeros(0), np.zeros(0))
+    none = Curve(np.zeros(0), np.zeros(0))
     new = run_curves("a", [0.3, 0.4, 0.9])
     new = dataclasses.replace(new, test_accuracy=none, test_loss=none)
     figure = plots.learning_curves([run_curves("a", [0.1, 0.2, 0.3]), new])
@@ -97,10 +98,10 @@ def test_the_number_of_runs_is_that_of_each_mean(drawn):
 
 
 def test_a_run_that_was_not_scored_yet_is_drawn_as_far_as_it_went():
-    none = plots.Curve(np.zeros(0), np.zeros(0))
-    loss = plots.Curve(np.array([1.0]), np.array([2.3]))
+    none = Curve(np.zeros(0), np.zeros(0))
+    loss = Curve(np.array([1.0]), np.array([2.3]))
     runs = [
-        plots.RunCurves("a", "new", none, none, loss),
+        RunCurves("a", "new", none, none, loss),
         run_curves("old", [0.1, 0.5, 0.9]),
     ]
     accuracy, train, _ = plots.learning_curves(runs).axes[:3]
@@ -108,10 +109,3 @@ def test_a_run_that_was_not_scored_yet_is_drawn_as_far_as_it_went():
     assert [line.get_label() for line in train.get_lines()] == ["new", "old"]
     assert accuracy.get_lines()[0].get_color() == train.get_lines()[1].get_color()
     assert plots.learning_curves(runs[:1]).axes[0].get_xlim() == (0, 1)
-
-
-def test_means_over_epochs():
-    curve = plots.Curve(np.array([0.5, 1.0, 1.25, 2.0, 2.1]), np.arange(5.0))
-    means = plots.epoch_means(curve)
-    np.testing.assert_array_equal(means.epochs, [1, 2, 3])
-    np.testing.assert_array_equal(means.values, [0.5, 2.5, 4])

@@ -10,6 +10,7 @@ from attn_cnn_jax.analysis.ablation import Ablation
 from attn_cnn_jax.analysis.heads import HeadStatistics, HeadTable, LayerSummary
 from attn_cnn_jax.analysis.learned_positions import GaussianHeads
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.results.curves import Curve, RunCurves
 
 TITLE = "learned_seed1, step 500 (epoch 3)"
 SQUARE = [(row, column) for row in (-1, 0, 1) for column in (-1, 0, 1)]
@@ -183,13 +184,13 @@ def test_settings_of_others_stay_and_do_not_matter(figure, tmp_path):
 
 
 def test_letters_are_large_enough(figure):
-    curve = plots.Curve(np.array([1.0, 2.0]), np.array([0.1, 0.5]))
+    curve = Curve(np.array([1.0, 2.0]), np.array([0.1, 0.5]))
     round_head = GaussianHeads(np.zeros((1, 2)), np.eye(2)[None])
     figures = [
         figure,
         plots.centers_of_layers([round_head], title=TITLE, layers=["layer 1"]),
         plots.convolution_layers(head_table(), title=TITLE),
-        plots.learning_curves([plots.RunCurves("a", "a", curve, curve, curve)]),
+        plots.learning_curves([RunCurves("a", "a", curve, curve, curve)]),
         plots.hierarchical_attention(),
     ]
     for one in figures:

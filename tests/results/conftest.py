@@ -1,31 +1,15 @@
 """Workdirs made by hand, and tables read back from their text."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-
-
-@pytest.fixture(scope="session")
-def load_config():
-    """`load_config("resnet18")`, or with options `load_config("resnet18:digits")`."""
-
-    def load(name: str):
-        stem, _, options = name.partition(":")
-        spec = importlib.util.spec_from_file_location(stem, CONFIGS / f"{stem}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module.get_config(options)
-
-    return load
+from attn_cnn_jax.results import published
 
 
 @pytest.fixture
-def make_run(tmp_path, load_config):
+def make_run(tmp_path):
     """`make_run(folder, config, accuracies, ...)` writes a workdir and returns it.
 
     `test` and `validation` map epochs to accuracies; an epoch has 500 steps; the loss
@@ -33,7 +17,7 @@ def make_run(tmp_path, load_config):
     """
 
     def make(folder, config, test, *, seed=1, validation=None, bench=None, **fields):
-        config = load_config(config)
+        config = published.load_config(config)
         config.seed = seed
         for field, value in fields.items():
             block = config

@@ -9,9 +9,16 @@ import pytest
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.results import tables
-from attn_cnn_jax.results.summaries import read_runs
-from attn_cnn_jax.results.tables import Cell, Column, Table, to_csv, to_markdown
-from attn_cnn_jax.results.tables.table import escape
+from attn_cnn_jax.results.runs import read_run, read_runs
+from attn_cnn_jax.results.table_text import (
+    Cell,
+    Column,
+    Footnotes,
+    Table,
+    escape,
+    to_csv,
+    to_markdown,
+)
 
 HOSTILE = (
     "a|b\n## `x` <script>alert(1)</script> [l](http://h) *e* \\| _i_ \u202e ~s~ &lt;"
@@ -92,6 +99,12 @@ def test_write_tables(make_run, tmp_path):
         tables.write_tables(paths[0] / "below_a_file", [workdir])
 
 
+def test_a_footnote_stands_once():
+    footnotes = Footnotes()
+    marks = [footnotes.add(texts) for texts in (["a", "b", "a"], ["c", "b"], [])]
+    assert marks == [(0, 1), (2, 1), ()] and footnotes.texts == ["a", "b", "c"]
+
+
 def test_there_are_four_tables():
     with pytest.raises(UserError, match="no table 5"):
         tables.table(5, [])
@@ -99,7 +112,7 @@ def test_there_are_four_tables():
 
 def test_hostile_strings_stay_in_their_cell(make_run, parse_markdown):
     bench = {"device_kind": HOSTILE, "latency_ms": {"mean": 1.0}}
-    run = tables.read_run(
+    run = read_run(
         make_run(
             "x|y<b>`z`\nq",
             "quickstart",
@@ -124,7 +137,7 @@ def test_hostile_strings_stay_in_their_cell(make_run, parse_markdown):
 @pytest.mark.parametrize("number", [1, 4])
 def test_hostile_protocols_stay_in_their_footnote(number, make_run, parse_markdown):
     name = f"<img src=x>\n{HOSTILE}"[:90]
-    run = tables.read_run(make_run("run", "resnet18", {300: 0.9}, schedule__name=name))
+    run = read_run(make_run("run", "resnet18", {300: 0.9}, schedule__name=name))
     rows, rest = parse_markdown(to_markdown(tables.table(number, [run])))
     assert len(rows) == len(tables.table(number, [run]).rows) + 1
     shown = name.replace("\n", " ").replace("\u202e", " ")

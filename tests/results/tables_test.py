@@ -5,8 +5,11 @@ import json
 import pytest
 
 from attn_cnn_jax.results import tables
-from attn_cnn_jax.results.summaries import read_runs
-from attn_cnn_jax.results.tables import Cell, to_markdown
+from attn_cnn_jax.results.entries import gather
+from attn_cnn_jax.results.runs import read_run, read_runs
+from attn_cnn_jax.results.table_text import Cell, to_markdown
+
+CONFIGS = ("resnet18", "resnet18:cosine")
 
 
 def test_mean_and_sample_deviation_over_seeds(make_run, evaluated_each_epoch, values):
@@ -42,7 +45,7 @@ def test_mean_and_sample_deviation_over_seeds(make_run, evaluated_each_epoch, va
 
 
 def test_one_run_has_no_deviation(make_run, values, notes_of):
-    run = tables.read_run(make_run("run", "resnet18", {150: 0.8, 300: 0.7}))
+    run = read_run(make_run("run", "resnet18", {150: 0.8, 300: 0.7}))
     table = tables.table(1, [run])
     assert values(table, "resnet18", "ours: best accuracy") == [Cell(0.8)]
     assert values(table, "resnet18", "ours: final accuracy") == [Cell(0.7)]
@@ -59,9 +62,9 @@ def test_a_missing_run_is_a_dash(make_run, parse_markdown):
         "Learned embedding w/ content",
         "learned_w_content",
         "0.871",
-        "0.864 [4]",
+        "0.864 [8]",
         *["-"] * 5,
-        "29.5M",
+        "29.5M [9]",
         "-",
         "15 G",
         *["-"] * 4,
@@ -90,11 +93,58 @@ def test_a_run_that_has_only_begun_is_unfinished(make_run, values):
     (workdir / "metrics.jsonl").unlink()
     table = tables.table(1, read_runs([workdir]))
     assert values(table, "resnet18", "ours: best accuracy") == [Cell()]
+    assert values(table, "resnet18", "epochs") == [Cell(0.0)]
     assert values(table, "resnet18", "status")[0].value == "unfinished"
 
 
+def test_entries_stand_by_likeness_then_number_then_length(make_run):
+    """As published first, then by differences, seeds and epochs; unfinished last."""
+    long, rate = {"num_epochs": 60}, {"optimizer__learning_rate": 0.2}
+    workdirs = [
+        make_run("unfinished", "resnet18", {299: 0.9}, seed=3),
+        make_run("two differences", "resnet18", {60: 0.9}, **long, **rate),
+        make_run("short", "resnet18", {60: 0.9}, **long),
+        make_run("long", "resnet18", {300: 0.9}, **rate),
+        make_run("seed 1", "resnet18", {300: 0.9}, label_smoothing=0.1),
+        make_run("seed 2", "resnet18", {300: 0.9}, label_smoothing=0.1, seed=2),
+        make_run("as published", "resnet18", {300: 0.9}),
+    ]
+    entries = gather(read_runs(workdirs))
+    assert [[run.name for run in entry.runs] for entry in entries] == [
+        ["as published"],
+        ["seed 1", "seed 2"],
+        ["long"],
+        ["short"],
+        ["two differences"],
+        ["unfinished"],
+    ]
+
+
+def test_a_line_names_the_way_in_which_its_runs_were_trained(make_run, values):
+    runs = read_runs(
+        [
+            make_run("a", "resnet18", {300: 0.9}),
+            make_run("b", "resnet18:cosine", {300: 0.8}),
+        ]
+    )
+    table = tables.table(1, runs)
+    assert values(table, "resnet18", "ours: final accuracy") == [Cell(0.9)]
+    assert values(table, "resnet18:cosine", "ours: final accuracy") == [Cell(0.8)]
+    statuses = [values(table, name, "status")[0] for name in CONFIGS]
+    assert [status.value for status in statuses] == ["as published"] * 2
+
+
+@pytest.mark.parametrize(("count", "told"), [(299, False), (298, True)])
+def test_evaluations_fewer_than_one_an_epoch_are_told(count, told, make_run):
+    scores = {epoch: 0.5 for epoch in range(301 - count, 301)}
+    [entry] = gather([read_run(make_run("run", "resnet18", scores))])
+    assert entry.status == "as published"
+    text = "Evaluations fewer than one an epoch: best of 298."
+    assert entry.footnotes == ([text] if told else [])
+
+
 def test_a_validation_split_chooses_the_best(make_run, values, notes_of):
-    run = tables.read_run(
+    run = read_run(
         make_run(
             "run",
             "resnet18",
@@ -144,7 +194,7 @@ def test_runs_trained_in_different_ways_are_not_averaged(make_run, values, notes
 def test_bench_gives_flops_and_latency(make_run, values, bench_record):
     older = {**bench_record, "latency_ms": {"mean": 9.0}}
     lines = f"{json.dumps(older)}\n{json.dumps(bench_record)}\n{{half a li"
-    run = tables.read_run(make_run("run", "resnet18", {300: 0.9}, bench=lines))
+    run = read_run(make_run("run", "resnet18", {300: 0.9}, bench=lines))
     table = tables.table(1, [run])
     names = ["ours: FLOPs", "ours: FLOPs with attention", "ours: latency, ms", "device"]
     found = [values(table, "resnet18", name)[0].value for name in names]
@@ -204,10 +254,12 @@ def test_table_4_has_our_fields_under_the_published(make_run, notes_of):
     )
     table = tables.table(4, runs)
     lines = [[cell.value for cell in row] for row in table.rows]
-    assert lines[:4] == [
+    assert lines[:5] == [
         ["ResNet18", "report, Table 4", None]
         + [300, 100, 0.1, "cosine", 0.9, 0.0001, "10"],
-        ["ResNet18", "ours: resnet18", 1, 300, 100, 0.1, "cosine", 0.9, 0.0001, "10"],
+        ["ResNet18", "ours: resnet18:cosine", 1]
+        + [300, 100, 0.1, "cosine", 0.9, 0.0001, "10"],
+        ["ResNet18", "ours: resnet18:report", *[None] * 8],
         [
             "ResNet18, the paper's code",
             "paper's code: drops at 80, 150, 250, taken one epoch early",
@@ -217,6 +269,8 @@ def test_table_4_has_our_fields_under_the_published(make_run, notes_of):
         ["ResNet18, the paper's code", "ours: resnet18", 1]
         + [300, 100, 0.1, "multistep", 0.9, 0.0001, "79, 149, 249"],
     ]
-    assert lines[5][1:5] == ["ours: quadratic_isotropic", 1, 300, 50]
-    assert "batch_size 50 instead of 100" in notes_of(table, table.rows[5][1])
-    assert lines[6][1:] == ["ours: quadratic_nonisotropic", *[None] * 8]
+    assert lines[6][1:5] == ["ours: quadratic_isotropic", 1, 300, 50]
+    assert "batch_size 50 instead of 100" in notes_of(table, table.rows[6][1])
+    shown = "| 1 | 300 | 100 | 0.1 | multistep | 0.9 | 0.0001 | 79, 149, 249 |"
+    assert shown in to_markdown(table)
+    assert lines[7][1:] == ["ours: quadratic_nonisotropic", *[None] * 8]

@@ -13,12 +13,7 @@ from attn_cnn_jax.analysis.plots.centers import (
     centers_over_training,
 )
 from attn_cnn_jax.analysis.plots.convolutions import convolution_layers
-from attn_cnn_jax.analysis.plots.curves import (
-    Curve,
-    RunCurves,
-    epoch_means,
-    learning_curves,
-)
+from attn_cnn_jax.analysis.plots.curves import learning_curves
 from attn_cnn_jax.analysis.plots.maps import (
     attention_at_query,
     average_attention,
@@ -32,9 +27,7 @@ from attn_cnn_jax.analysis.plots.schematics import (
 )
 
 __all__ = [
-    "Curve",
     "Figure",
-    "RunCurves",
     "ablated_accuracy",
     "attention_at_query",
     "average_attention",
@@ -42,7 +35,6 @@ __all__ = [
     "centers_of_layers",
     "centers_over_training",
     "convolution_layers",
-    "epoch_means",
     "hierarchical_attention",
     "learning_curves",
     "normal_attention",

@@ -1,6 +1,5 @@
 """Accuracy and loss of several runs, mean and spread over seeds."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,39 +25,16 @@ _MOST_COLUMNS = 3  # of the legend
 _MARKER_SIZE = 3.2
 
 
-@dataclasses.dataclass(frozen=True)
-class Curve:
-    """A number of one run over its epochs, in increasing order."""
-
-    epochs: Float[np.ndarray, "E"]  # noqa: F821
-    values: Float[np.ndarray, "E"]  # noqa: F821
-
-
-@dataclasses.dataclass(frozen=True)
-class RunCurves:
-    """The curves of one run. Runs of one `group` differ in their seed alone."""
-
-    group: str
-    label: str  # of the group, for the legend
-    test_accuracy: Curve  # between 0 and 1
-    test_loss: Curve
-    train_loss: Curve
-
-
-def epoch_means(curve: Curve) -> Curve:
-    """Means over each epoch: a value at epoch e - 1 < t <= e counts for epoch e."""
-    whole = np.ceil(np.round(curve.epochs, 6))
-    epochs = np.unique(whole)
-    means = [curve.values[whole == epoch].mean() for epoch in epochs]
-    return Curve(epochs, np.asarray(means, np.float64))
-
-
 def mean_and_spread(
-    curves: Sequence[Curve],
-) -> tuple[Curve, Float[np.ndarray, "_"]]:
-    """Mean and standard deviation (n - 1) over runs, at the epochs that all have.
+    curves: Sequence[Any],
+) -> tuple[
+    Float[np.ndarray, "E"],  # noqa: F821
+    Float[np.ndarray, "E"],  # noqa: F821
+    Float[np.ndarray, "E"],  # noqa: F821
+]:
+    """Return the epochs that all curves have, and mean and deviation (n - 1) at them.
 
-    The deviation of a single run is 0.
+    A curve has `epochs` and `values`. The deviation of a single one is 0.
     """
     epochs = curves[0].epochs
     for curve in curves[1:]:
@@ -67,15 +43,19 @@ def mean_and_spread(
         [curve.values[np.isin(curve.epochs, epochs)] for curve in curves]
     ).astype(np.float64)
     if len(curves) == 1:
-        return Curve(epochs, values[0]), np.zeros(len(epochs))
-    return Curve(epochs, values.mean(0)), values.std(0, ddof=1)
+        return epochs, values[0], np.zeros(len(epochs))
+    return epochs, values.mean(0), values.std(0, ddof=1)
 
 
 @styled
 def learning_curves(
-    runs: Sequence[RunCurves], *, title: str = "", heading: str = "Learning curves"
+    runs: Sequence[Any], *, title: str = "", heading: str = "Learning curves"
 ) -> Figure:
-    """Test accuracy, training loss and test loss over the epochs (report, Fig. 1).
+    """Draw test accuracy, training loss and test loss over the epochs (report, Fig. 1).
+
+    A run has a `group`, whose runs differ in their seed alone, its `label`, and
+    `test_accuracy` in [0, 1], `test_loss` and `train_loss`: each with its `epochs` [E]
+    in increasing order and `values` [E].
 
     A line a group: the mean over its runs, the band one standard deviation to either
     side; it ends with the shortest run, longer ones go on as thin lines. Groups differ
@@ -83,7 +63,7 @@ def learning_curves(
     """
     if not runs:
         raise ValueError("no run to draw")
-    by_group: dict[str, list[RunCurves]] = {}
+    by_group: dict[str, list[Any]] = {}
     for run in runs:
         by_group.setdefault(run.group, []).append(run)
     groups = list(by_group.values())
@@ -111,7 +91,7 @@ def learning_curves(
     return page.figure
 
 
-def _name(group: Sequence[RunCurves]) -> str:
+def _name(group: Sequence[Any]) -> str:
     """The label, with the number of runs that each mean is over."""
     trained = sum(len(run.train_loss.epochs) > 0 for run in group)
     tested = sum(len(run.test_accuracy.epochs) > 0 for run in group)
@@ -126,7 +106,7 @@ def _name(group: Sequence[RunCurves]) -> str:
 
 def _panel(
     axes: Axes,
-    groups: Sequence[Sequence[RunCurves]],
+    groups: Sequence[Sequence[Any]],
     quantity: str,
     label: str,
     factor: float,
@@ -136,12 +116,12 @@ def _panel(
         curves = [curve for curve in curves if len(curve.epochs)]
         if not curves:
             continue
-        mean, spread = mean_and_spread(curves)
+        epochs, mean, spread = mean_and_spread(curves)
         look = _look(index)
-        gap = max(1, round(len(mean.epochs) / _MARKERS_A_LINE))
-        values, band = factor * mean.values, factor * spread
+        gap = max(1, round(len(epochs) / _MARKERS_A_LINE))
+        values, band = factor * mean, factor * spread
         axes.plot(
-            mean.epochs,
+            epochs,
             values,
             **look,
             marker=marker(index),
@@ -157,14 +137,14 @@ def _panel(
             # No run is above 100 % or has a loss below 0.
             highest = factor if quantity == "test_accuracy" else np.inf
             axes.fill_between(
-                mean.epochs,
+                epochs,
                 np.maximum(values - band, 0),
                 np.minimum(values + band, highest),
                 color=color(index),
                 alpha=0.18,
                 linewidth=0,
             )
-        end = mean.epochs[-1] if len(mean.epochs) else -np.inf
+        end = epochs[-1] if len(epochs) else -np.inf
         for curve in curves:
             rest = curve.epochs >= end
             if rest.sum() > 1:

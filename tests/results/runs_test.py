@@ -6,8 +6,7 @@ import warnings
 import pytest
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.results import tables
-from attn_cnn_jax.results.summaries import read_runs
+from attn_cnn_jax.results.runs import read_run, read_runs
 
 
 def test_trained_to_the_end_but_not_evaluated_is_unfinished(make_run):
@@ -15,8 +14,23 @@ def test_trained_to_the_end_but_not_evaluated_is_unfinished(make_run):
     record = {"step": 150000, "split": "train", "epoch": 300.0, "accuracy": 0.9}
     with (workdir / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({**record, "loss": 0.1}) + "\n")
-    run = tables.read_run(workdir)
+    run = read_run(workdir)
     assert not run.finished and run.epochs == 300 and run.final.accuracy == 0.5
+
+
+def test_of_equal_accuracies_the_latest_is_the_best(make_run):
+    scores = {100: 0.9, 200: 0.9, 300: 0.8}
+    assert read_run(make_run("a", "resnet18", scores)).best.step == 100_000
+    held_out = {"validation": scores, "dataset__validation_fraction": 0.1}
+    test = {100: 0.5, 200: 0.6, 300: 0.7}
+    best = read_run(make_run("b", "resnet18", test, **held_out)).best
+    assert (best.step, best.accuracy) == (100_000, 0.6)
+
+
+def test_scores_are_ordered_by_step(make_run):
+    run = read_run(make_run("run", "resnet18", {300: 0.7, 100: 0.9, 200: 0.8}))
+    assert run.series["test"].epochs.tolist() == [100, 200, 300]
+    assert run.finished and run.final.accuracy == 0.7
 
 
 def test_a_seed_counts_once(make_run):
@@ -73,22 +87,30 @@ def test_broken_lines_are_counted_and_left_out(make_run):
     with (workdir / "metrics.jsonl").open("a") as file:
         file.write("\n".join(bad) + "\n")
     with pytest.warns(UserWarning, match="^6 lines of"):
-        run = tables.read_run(workdir)
+        run = read_run(workdir)
     assert run.best.accuracy == 0.9 and run.final.accuracy == 0.8
+
+
+def test_two_broken_lines_are_damage(make_run):
+    workdir = make_run("run", "resnet18", {300: 0.8})
+    with (workdir / "metrics.jsonl").open("a") as file:
+        file.write("{\n{\n")
+    with pytest.warns(UserWarning, match="^2 lines of .*metrics.jsonl are left out"):
+        assert read_run(workdir).finished
 
 
 def test_a_half_written_last_line_is_no_damage(make_run):
     workdir = make_run("run", "resnet18", {300: 0.8})
     with (workdir / "metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "spl')
-    assert tables.read_run(workdir).finished
+    assert read_run(workdir).finished
 
 
 @pytest.mark.parametrize("text", ["not JSON", "[" * 100_000, "[1]", ""])
 def test_a_bench_that_cannot_be_read_is_named(text, make_run):
     workdir = make_run("run", "resnet18", {300: 0.9}, bench=text)
     with pytest.warns(UserWarning, match="bench.jsonl has no line that can be read"):
-        run = tables.read_run(workdir)
+        run = read_run(workdir)
     assert run.bench is None and run.final.accuracy == 0.9
 
 
@@ -96,10 +118,10 @@ def test_a_bench_of_another_model_is_left_out(make_run, bench_record):
     text = json.dumps({**bench_record, "parameters": 5})
     workdir = make_run("run", "resnet18", {300: 0.9}, bench=text)
     with pytest.warns(UserWarning, match="is about a model of 5 parameters"):
-        assert tables.read_run(workdir).bench is None
+        assert read_run(workdir).bench is None
 
 
 def test_a_bench_of_wrong_types_gives_dashes(make_run):
     odd = {"latency_ms": "fast", "flops": "1e9", "flops_paper": -1, "device_kind": 3}
-    run = tables.read_run(make_run("r", "resnet18", {}, bench=json.dumps(odd)))
+    run = read_run(make_run("r", "resnet18", {}, bench=json.dumps(odd)))
     assert (run.bench.latency_ms, run.bench.flops, run.bench.flops_paper) == (None,) * 3

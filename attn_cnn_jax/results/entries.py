@@ -4,40 +4,34 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
 
-from attn_cnn_jax.results.costs import Bench
-from attn_cnn_jax.results.summaries import RunSummary, Score, group_by_seed
-from attn_cnn_jax.results.tables.table import Cell
+from attn_cnn_jax.results.bench_records import BenchRecord
+from attn_cnn_jax.results.runs import Score, ScoredRun, group_by_seed
+from attn_cnn_jax.results.table_text import Cell
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """Runs whose mean is taken: alike but for the seed and all complete, or one run."""
 
-    runs: tuple[RunSummary, ...]
-
-    @property
-    def differences(self) -> tuple[str, ...]:
-        """Where these runs depart from their published row."""
-        row = self.runs[0].row
-        return row.differences(self.runs[0].fields) if row else ()
+    runs: tuple[ScoredRun, ...]
 
     @property
     def finished(self) -> bool:
-        """Whether all were trained and evaluated to the end."""
+        """True where all were trained and evaluated to the end."""
         return all(run.finished for run in self.runs)
 
     @property
     def status(self) -> str:
-        """In two words, what these runs are beside the published ones."""
+        """How these runs stand beside the published ones, in two words."""
         if not self.finished:
             return "unfinished"
         if self.runs[0].row is None:
             return "complete"
-        return "other protocol" if self.differences else "as published"
+        return "other protocol" if self.runs[0].differences else "as published"
 
     @property
     def footnotes(self) -> list[str]:
-        """What a reader has to know before comparing."""
+        """Sentences that a reader has to know before comparing."""
         run = self.runs[0]
         notes = []
         if not self.finished:
@@ -45,9 +39,9 @@ class Entry:
             if run.final:
                 text += f"; the final accuracy is that of step {run.final.step}"
             notes.append(f"{text}.")
-        if self.differences:
+        if run.differences:
             notes.append(
-                f"Not as published: {'; '.join(self.differences)}. Compare with care."
+                f"Not as published: {'; '.join(run.differences)}. Compare with care."
             )
         if run.chosen_on == "validation":
             notes.append(
@@ -61,13 +55,13 @@ class Entry:
         return notes
 
     @property
-    def bench(self) -> Bench | None:
+    def bench(self) -> BenchRecord | None:
         """The newest measurement of these runs."""
         benches = [run.bench for run in self.runs if run.bench]
         return max(benches, key=lambda bench: bench.date, default=None)
 
-    def accuracy(self, of: Callable[[RunSummary], Score | None]) -> Cell:
-        """Mean and sample standard deviation of a score over the seeds."""
+    def accuracy(self, of: Callable[[ScoredRun], Score | None]) -> Cell:
+        """Return mean and sample standard deviation of a score over the seeds."""
         scores = [of(run) for run in self.runs]
         values = [score.accuracy for score in scores if score]
         if not values or len(values) < len(scores):
@@ -76,16 +70,17 @@ class Entry:
         return Cell(statistics.fmean(values), std)
 
 
-def evaluations(run: RunSummary) -> int:
-    """How often a run was scored on the test set."""
+def evaluations(run: ScoredRun) -> int:
+    """Return how often a run was scored on the test set."""
     test = run.series.get("test")
     return 0 if test is None else len(test.steps)
 
 
-def gather(runs: Sequence[RunSummary]) -> list[Entry]:
-    """The entries of these runs: complete ones by config over seeds, others singly.
+def gather(runs: Sequence[ScoredRun]) -> list[Entry]:
+    """Return the entries of runs: complete ones by config over seeds, others singly.
 
-    First those that are as published, then by how much they differ, unfinished last.
+    First stand those that are as published, then by how much they differ, at the end
+    the unfinished ones.
     """
     entries = []
     for group in group_by_seed(runs):
@@ -96,7 +91,7 @@ def gather(runs: Sequence[RunSummary]) -> list[Entry]:
         entries,
         key=lambda entry: (
             not entry.finished,
-            len(entry.differences),
+            len(entry.runs[0].differences),
             -len(entry.runs),
             -entry.runs[0].epochs,
         ),

@@ -1,4 +1,4 @@
-"""A table as data, and its text as Markdown and CSV."""
+"""Tables as data, and their text as Markdown and CSV."""
 
 import csv
 import dataclasses
@@ -59,16 +59,17 @@ class Footnotes:
     texts: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, texts: Iterable[str]) -> tuple[int, ...]:
-        """The indices of these texts."""
+        """Return the indices of these texts."""
         new = [text for text in dict.fromkeys(texts) if text not in self.texts]
         self.texts += new
         return tuple(self.texts.index(text) for text in dict.fromkeys(texts))
 
 
 def to_markdown(table: Table) -> str:
-    """The table in GitHub's Markdown, footnotes as [1] behind a cell and listed below.
+    """Return the table in GitHub's Markdown.
 
-    Text is escaped: it shows as it is written and can be neither markup nor HTML.
+    Footnotes stand as [1] behind a cell and are listed below. Text is escaped: it
+    shows as it is written and can be neither markup nor HTML.
     """
     lines = [f"## {escape(table.title)}", ""]
     lines.append(_markdown_line([escape(column.name) for column in table.columns]))
@@ -87,7 +88,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """The table as CSV with full precision: accuracies in [0, 1], FLOPs in units.
+    """Return the table as CSV of full precision: accuracies in [0, 1], FLOPs in units.
 
     A column over seeds is followed by one of standard deviations, and the last column
     holds a row's footnotes. Text that a spreadsheet would take for a formula begins
@@ -114,7 +115,7 @@ def to_csv(table: Table) -> str:
 
 
 def escape(text: str) -> str:
-    """`text` on one line of Markdown, in a table cell too, as it is written.
+    """Return `text` on one line of Markdown, in a table cell too, as it is written.
 
     Characters that do not print become spaces; what is very long is cut.
     """

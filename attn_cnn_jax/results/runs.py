@@ -1,9 +1,10 @@
-"""What a workdir says of its run: config, scores over epochs, size, speed.
+"""Runs as tables and curves need them: config, scores over epochs, size, speed.
 
 Everything is read as data and checked; no checkpoint is opened and no array computed.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -16,17 +17,17 @@ import numpy as np
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
-from attn_cnn_jax import checkpoint, metrics
 from attn_cnn_jax import config as config_lib
+from attn_cnn_jax import metrics
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.results import published
-from attn_cnn_jax.results.costs import (
-    Bench,
-    count_parameters,
+from attn_cnn_jax.results.bench_records import (
+    BenchRecord,
     finite,
     one_line,
-    read_bench,
+    read_bench_record,
 )
+from attn_cnn_jax.run import Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +49,10 @@ class Score:
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSummary:
-    """One run as the tables and curves need it."""
+class ScoredRun:
+    """A run and how far it came."""
 
-    workdir: pathlib.Path
-    name: str
-    fields: Mapping[str, Any]  # of the config, by dotted path
+    run: Run
     seed: int
     num_epochs: int
     epochs: float  # trained so far
@@ -63,57 +62,81 @@ class RunSummary:
     best: Score | None  # on the test set, at the step that `chosen_on` chose
     chosen_on: str  # "test", as published, or "validation"
     parameters: int | None  # None: its model cannot be counted without its data
-    bench: Bench | None
+    bench: BenchRecord | None
 
     @property
+    def name(self) -> str:
+        """The name of the workdir."""
+        return self.run.name
+
+    @property
+    def workdir(self) -> pathlib.Path:
+        """The workdir as an absolute path."""
+        return self.run.workdir
+
+    @property
+    def config(self) -> ConfigDict:
+        """The config of the run."""
+        return self.run.config
+
+    @functools.cached_property
     def row(self) -> published.Row | None:
         """The row of the published tables that this run belongs to."""
-        return published.find_row(self.fields)
+        return published.find_row(self.config, self.parameters)
+
+    @functools.cached_property
+    def differences(self) -> tuple[str, ...]:
+        """How this run departs from its row; nothing where it belongs to none."""
+        return self.row.differences(self.config) if self.row else ()
+
+    @functools.cached_property
+    def settings(self) -> dict[str, Any]:
+        """All that decides the numbers of this run but its seed, by dotted field."""
+        changes = config_lib.changes(ConfigDict(), self.config).items()
+        return {field: value for field, (_, value) in changes if field != "seed"}
 
     @property
     def identity(self) -> str:
-        """What runs have in common that differ only in the seed."""
-        ignored = config_lib.RESUMABLE | {"seed"}
-        fields = published.canonical(self.fields)
-        kept = {k: v for k, v in fields.items() if k not in ignored}
-        return json.dumps(kept, sort_keys=True)
+        """The text that is the same for runs that differ only in the seed."""
+        return json.dumps(self.settings, sort_keys=True, default=str)
 
 
-def read_run(workdir: str | os.PathLike) -> RunSummary:
-    """What a workdir says of its run.
+def read_run(workdir: str | os.PathLike) -> ScoredRun:
+    """Return the run of a workdir with its scores.
 
     Raises a `UserError` where it holds none, or one whose config or metrics cannot be
     read; warns of single lines that cannot.
     """
-    path = pathlib.Path(workdir)
-    config = _read_config(path)
-    fields = _flatten(config.to_dict())
+    try:
+        run = Run(workdir)
+    except UserError as error:  # which names the folder as it is, on several lines too
+        raise UserError(one_line(error)) from error
+    except RecursionError as error:
+        raise UserError(f"{one_line(workdir)}: {one_line(error)}.") from error
+    path, fields = run.workdir, config_lib.flatten(run.config)
     seed, num_epochs = (_whole(path, fields, key) for key in ("seed", "num_epochs"))
     series = _read_series(path)
     test, validation = series.get("test"), series.get("validation")
     held_out = fields.get("dataset.validation_fraction", 0) not in (0, None)
-    best = _best(test, validation if held_out else test)
     epochs = max((float(s.epochs[-1]) for s in series.values()), default=0.0)
-    parameters = _count(path, config)
-    return RunSummary(
-        workdir=path,
-        name=path.resolve().name,
-        fields=fields,
+    parameters = _count(run)
+    return ScoredRun(
+        run=run,
         seed=seed,
         num_epochs=num_epochs,
         epochs=epochs,
         finished=test is not None and bool(test.epochs[-1] >= num_epochs - 1e-6),
         series=series,
         final=_score(test, -1) if test else None,
-        best=best,
+        best=_best(test, validation if held_out else test),
         chosen_on="validation" if held_out else "test",
         parameters=parameters,
-        bench=read_bench(path, parameters),
+        bench=read_bench_record(path, parameters),
     )
 
 
-def read_runs(workdirs: Iterable[str | os.PathLike]) -> list[RunSummary]:
-    """The runs among `workdirs`, each once.
+def read_runs(workdirs: Iterable[str | os.PathLike]) -> list[ScoredRun]:
+    """Return the runs among `workdirs`, each once.
 
     A warning of one line names every other folder. Raises a `UserError` where there is
     no run at all.
@@ -143,41 +166,20 @@ def read_runs(workdirs: Iterable[str | os.PathLike]) -> list[RunSummary]:
     return [run for run in runs if id(run) in kept]
 
 
-def group_by_seed(runs: Iterable[RunSummary]) -> list[list[RunSummary]]:
-    """Runs that differ only in the seed, side by side, by rising seed.
+def group_by_seed(runs: Iterable[ScoredRun]) -> list[list[ScoredRun]]:
+    """Return the runs in groups that differ only in the seed, by rising seed.
 
     Of two runs of one seed the one that was trained longer stands for both.
     """
-    groups: dict[str, dict[int, RunSummary]] = {}
+    groups: dict[str, dict[int, ScoredRun]] = {}
     for run in runs:
         seeds = groups.setdefault(run.identity, {})
         seeds[run.seed] = max(seeds.get(run.seed, run), run, key=lambda r: r.epochs)
     return [[seeds[seed] for seed in sorted(seeds)] for seeds in groups.values()]
 
 
-def _read_config(path: pathlib.Path) -> ConfigDict:
-    try:
-        config = checkpoint.read_config(path)
-    except (UserError, RecursionError) as error:
-        raise UserError(f"{one_line(path)}: {one_line(error)}") from error
-    if config is None:
-        raise UserError(f"{one_line(path)} is no workdir of a run.")
-    return config
-
-
-def _flatten(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Fields by dotted path, sequences as lists."""
-    flat: dict[str, Any] = {}
-    for key, value in fields.items():
-        if isinstance(value, Mapping):
-            flat.update(_flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
-    return flat
-
-
 def _read_series(path: pathlib.Path) -> dict[str, Series]:
-    """The scores by split; a file without a single good line is damaged."""
+    """Return the scores by split; a file without a single good line is damaged."""
     file = path / "metrics.jsonl"
     if not file.exists():
         return {}  # begun, but nothing was logged yet
@@ -212,7 +214,7 @@ def _series(by_step: Mapping[int, tuple[float, float, float]]) -> Series:
 
 
 def _best(test: Series | None, chooser: Series | None) -> Score | None:
-    """The test score of the step where `chooser` is highest; of equals the latest."""
+    """Return the test score at the latest of the steps where `chooser` is highest."""
     if test is None or chooser is None:
         return None
     highest = np.flatnonzero(chooser.accuracy == chooser.accuracy.max())[-1]
@@ -224,12 +226,12 @@ def _score(series: Series, index: int) -> Score:
     return Score(int(series.steps[index]), float(series.accuracy[index]))
 
 
-def _count(path: pathlib.Path, config: ConfigDict) -> int | None:
+def _count(run: Run) -> int | None:
     try:
-        return count_parameters(config)
+        return published.count_parameters(run.config)
     except Exception as error:  # what a damaged config can raise in a model is endless
         reason = one_line(error) or type(error).__name__
-        text = f"the parameters of {one_line(path)} cannot be counted: {reason}"
+        text = f"the parameters of {one_line(run.workdir)} cannot be counted: {reason}"
         warnings.warn(text, stacklevel=3)
         return None
 
