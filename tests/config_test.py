@@ -153,6 +153,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
     "resnet": {
         "name": ["resnet19", None],
         "width": [0, 64.0, HUGE],
+        "initialization": ["google", None],
         "compute_dtype": ["float8", 32],
     },
     "san": {

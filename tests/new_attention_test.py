@@ -150,7 +150,7 @@ def test_a_file_may_add_a_partial_twice(window, monkeypatch):
     variants.load(window)
     monkeypatch.chdir(window.parent)
     variants.load(window.name)
-    assert ATTENTIONS["window"].layer.__name__ == "WindowAttention"
+    assert ATTENTIONS["window"].layer.func.__name__ == "WindowAttention"
 
 
 @pytest.mark.parametrize("text, said", [(None, "not a Python"), ("1/0", "ZeroDiv")])
@@ -163,5 +163,5 @@ def test_a_file_that_cannot_be_imported_is_named(tmp_path, text, said):
 
 
 def test_the_commands_name_the_guides_file(guide):
-    assert len(guide.commands) == 4
+    assert len(guide.commands) == 5
     assert all("window_attention" in command for command in guide.commands)

@@ -66,11 +66,7 @@ def rows() -> tuple[Row, ...]:
     """Return every row in every way it was published, as Table 4 lists them."""
     lines = load()["tables"]["4"]["lines"]
     names = [name for line in lines for name in line["configs"]]
-    found = []
-    for name in names:
-        with contextlib.suppress(UserError):  # this folder lacks its config
-            found.append(Row(name, load_config(name)))
-    return tuple(found)
+    return tuple(Row(name, load_config(name)) for name in names)
 
 
 def find_row(config: ConfigDict, parameters: int | None) -> Row | None:

@@ -100,7 +100,7 @@ def test_degenerate_by_hand_isotropic(tiny_config):
     first["spreads"][:] = [0.0031, -0.0031, 0.0032, -2]  # squares 9.6e-6, 1.02e-5
     second["spreads"][:] = 1
     assert degenerate_heads(config, variables) == [
-        [(1, "spread^2 9.6e-06 < 1e-05"), (2, "spread^2 9.6e-06 < 1e-05")],
+        [(1, "precision 9.6e-06 < 1e-05"), (2, "precision 9.6e-06 < 1e-05")],
         [],
     ]
 
