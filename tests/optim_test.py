@@ -409,6 +409,18 @@ def test_cosine_epochwise_is_constant_inside_an_epoch(epoch):
         assert float(rate(500 * (epoch + 1))) != first
 
 
+def test_cosine_epochwise_warms_up_for_whole_steps():
+    """As the original: int(1.5 * (4 + 1)) = 7 steps, or none at all."""
+    rate = schedule("cosine_epochwise", 4, 5, warmup_epochs=1.5)
+    np.testing.assert_allclose(rate(4), 0.1 * 4 / 7, rtol=1e-6)
+    rate = schedule("cosine_epochwise", 4, 5, warmup_epochs=0.0)
+    np.testing.assert_allclose(rate(0), 0.1, rtol=1e-6)
+
+
+def test_a_warmup_as_long_as_the_training_ends_at_the_top():
+    assert float(optim.warmup_cosine(10, 10, 10)) == 1
+
+
 def reports_rates(num_epochs: int, warmup: int, base: float) -> list[float]:
     """The report's loop: a warm-up by hand, then PyTorch's CosineAnnealingLR.
 
