@@ -49,7 +49,7 @@ browser:
 		apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 || \
 		echo "Chromium could not be installed."; }
 
-# Kills at random moments, 100 steps of every config at full size, the demo's seeds.
+# Kills at random moments, 60 steps of every config at full size, the demo's seeds.
 soak: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -m soak
 

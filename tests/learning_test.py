@@ -1,4 +1,4 @@
-"""Every network learns: in 100 steps on the digits its loss falls by a tenth."""
+"""Every network learns: after some steps on the digits it is better than a guess."""
 
 import importlib.util
 from pathlib import Path
@@ -12,12 +12,24 @@ from attn_cnn_jax import data, parallel
 from attn_cnn_jax import task as task_lib
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))
-NUM_STEPS = 100
-# These diverge at a rate of .03 with so small a batch and so short a warm-up.
-SLOWER = ("learned_w_content_16heads", "quadratic_isotropic_ha")
+RATE = 0.01  # of every row but these
+RATES = {
+    "laptop": 0.03,
+    "learned_w_content_16heads": 0.003,
+    "learned_w_content_16heads_ha": 0.001,
+    "learned_w_content_ha": 0.001,
+    "quadratic_isotropic_ha": 0.003,
+    "quickstart": 0.03,
+    "san_pairwise": 0.03,
+    "san_pairwise_ha": 0.1,
+    "san_patchwise": 0.03,
+    "san_patchwise_ha": 0.1,
+    "vit_ha": 0.001,
+    "vit_standard_ha": 0.001,
+}
 
 
-def losses(config) -> np.ndarray:
+def losses(config, num_steps: int) -> np.ndarray:
     """The mean loss of each of the first steps."""
     task = task_lib.Task.of(config, data.load(config.dataset))
     mesh = parallel.make_mesh(jax.devices()[:1])
@@ -25,7 +37,7 @@ def losses(config) -> np.ndarray:
     step = task.make_train_step(mesh)
     feed = parallel.Feed(task.dataset.train, mesh, config.dataset.placement)
     sums = []
-    for k in range(NUM_STEPS):
+    for k in range(num_steps):
         epoch, batch = divmod(k, task.steps_per_epoch)
         rows = data.epoch_rows(
             config.seed, epoch, len(task.dataset.train), config.batch_size
@@ -35,17 +47,18 @@ def losses(config) -> np.ndarray:
     return np.array([s.on_host().means()["loss"] for s in jax.device_get(sums)])
 
 
-def assert_learned(config, measured) -> None:
-    """The last ten losses lie a tenth below the first ten."""
-    found = losses(config)
+def assert_learned(config, num_steps: int, measured) -> None:
+    """The last ten losses lie a tenth below a guess, ln(classes), and the first ten."""
+    found = losses(config, num_steps)
     first, last = found[:10].mean(), found[-10:].mean()
     measured("mean loss of the first and last ten steps", f"{first:.3f}, {last:.3f}")
     assert np.isfinite(found).all()
-    assert last <= 0.9 * first, found
+    num_classes = data.load(config.dataset).num_classes
+    assert last <= 0.9 * min(first, np.log(num_classes)), found
 
 
 def on_digits(path: Path):
-    """A row on the digits: batches of 32, a warm-up of two epochs (88 steps).
+    """A row on the digits: batches of 32, a cosine with a warm-up of 22 steps.
 
     In their own size, 8 x 8, where the network takes it; stages that halve the map
     need the enlarged ones.
@@ -58,10 +71,8 @@ def on_digits(path: Path):
     if config.model.name not in ("san", *config_lib.RESNETS):
         config.dataset.name = "digits_8x8"
     config.batch_size = 32
-    config.schedule.warmup_epochs = 2.0
-    rate = 0.2 if config.model.name == "san_hierarchical" else 0.03
-    rate = 0.01 if path.stem in SLOWER else rate
-    config.optimizer.learning_rate = min(config.optimizer.learning_rate, rate)
+    config.schedule.update(name="cosine", warmup_epochs=0.5)
+    config.optimizer.learning_rate = RATES.get(path.stem, RATE)
     return config
 
 
@@ -72,7 +83,7 @@ def test_a_row_learns(path, measured):
     config = on_digits(path)
     jax.config.update("jax_disable_most_optimizations", False)
     try:
-        assert_learned(config, measured)
+        assert_learned(config, 60, measured)
     finally:
         jax.config.update("jax_disable_most_optimizations", True)
 
@@ -111,6 +122,7 @@ def test_a_small_network_of_the_report_learns(name, measured):
     (path,) = (path for path in CONFIGS if path.stem == name)
     config = on_digits(path)
     config.dataset.name = "digits_8x8"
+    config.optimizer.learning_rate = 0.03 if "vit" in name else 0.1
     SMALL[name](config)
     config_lib.check(config)
-    assert_learned(config, measured)
+    assert_learned(config, 120, measured)

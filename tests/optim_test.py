@@ -128,8 +128,9 @@ class Adam:
 class Muon:
     """Muon of one kernel, as Jordan's and Liu's: `matrix` is its shape as a matrix."""
 
-    def __init__(self, momentum, nesterov, matrix):
-        self.momentum, self.nesterov, self.matrix = momentum, nesterov, matrix
+    def __init__(self, momentum, nesterov, eps, matrix):
+        self.momentum, self.nesterov = momentum, nesterov
+        self.eps, self.matrix = eps, matrix
         self.m = self.t = 0
 
     def direction(self, grad):
@@ -141,7 +142,7 @@ class Muon:
             ahead = b * self.m / (1 - b ** (self.t + 1))
             mean = ahead + (1 - b) * grad / (1 - b**self.t)
         x = mean.reshape(self.matrix)
-        x = x / np.linalg.norm(x)
+        x = x / (np.linalg.norm(x) + self.eps)
         for _ in range(5):
             gram = x @ x.T
             x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
@@ -187,13 +188,13 @@ def test_three_steps_of_muon_are_its_formula(nesterov):
     """Kernels as matrices by Muon; what is no matrix, or no kernel, by Adam."""
     fields = config_lib.optimizer("muon")
     fields.update(weight_decay=0.1, momentum=0.7, nesterov=nesterov)
-    fields.update(b1=0.8, b2=0.95, eps=1e-9)
+    fields.update(b1=0.8, b2=0.95, eps=1e-2)
     params, gradients, ours = three_steps(fields)
 
     def rule_of(name):
         if name in MATRICES:
-            return Muon(0.7, nesterov, MATRICES[name])
-        return Adam(0.8, 0.95, 1e-9, nesterov)
+            return Muon(0.7, nesterov, 1e-2, MATRICES[name])
+        return Adam(0.8, 0.95, 1e-2, nesterov)
 
     excluded = {"centers", "spreads"}
     wanted = decoupled(params, gradients, 0.1, excluded, rule_of)
@@ -406,6 +407,18 @@ def test_cosine_epochwise_is_constant_inside_an_epoch(epoch):
         assert float(rate(500 * epoch + batch)) == first
     if epoch < 299:
         assert float(rate(500 * (epoch + 1))) != first
+
+
+def test_cosine_epochwise_warms_up_for_whole_steps():
+    """As the original: int(1.5 * (4 + 1)) = 7 steps, or none at all."""
+    rate = schedule("cosine_epochwise", 4, 5, warmup_epochs=1.5)
+    np.testing.assert_allclose(rate(4), 0.1 * 4 / 7, rtol=1e-6)
+    rate = schedule("cosine_epochwise", 4, 5, warmup_epochs=0.0)
+    np.testing.assert_allclose(rate(0), 0.1, rtol=1e-6)
+
+
+def test_a_warmup_as_long_as_the_training_ends_at_the_top():
+    assert float(optim.warmup_cosine(10, 10, 10)) == 1
 
 
 def reports_rates(num_epochs: int, warmup: int, base: float) -> list[float]:
