@@ -159,7 +159,7 @@ def test_maps_of_positions_are_drawn_once_for_all_images(make_run, drawn):
 def test_literal_averages_that_are_infinite_are_left_white(make_run, drawn):
     """All heads look far beyond the right border, so that float32 gives others 0."""
 
-    def change(variables):
+    def change(_, variables):
         for block in ("block_0", "block_1"):
             layer = variables["params"][block]["attention"]
             layer["centers"][:], layer["spreads"][:] = [0.0, 40.0], 3.0
@@ -220,7 +220,7 @@ def test_the_heads_picture_names_the_layers_that_it_leaves_out(make_run, drawn):
 def look_at(*layers):
     """Sets isotropic heads that look sharply at these offsets, for every layer."""
 
-    def change(variables):
+    def change(_, variables):
         for number, offsets in enumerate(layers):
             layer = variables["params"][f"block_{number}"]["attention"]
             layer["centers"][:], layer["spreads"][:] = offsets, 3.0

@@ -26,7 +26,7 @@ def fitted(probs, query):
 def test_contours_are_those_of_the_attention_that_is_sown(family, make_run, drawn):
     """Of spreads A that are not symmetric, for which A A^T is not A^T A."""
 
-    def change(variables):
+    def change(_, variables):
         layer = variables["params"]["block_1"]["attention"]
         layer["centers"][:] = [(0.5, -1.0), (0.0, 0.3), (-0.4, 0.2), (1.0, 1.0)]
         spread = [[1.0, 0.9], [-0.2, 0.4]]

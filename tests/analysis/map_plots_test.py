@@ -94,6 +94,8 @@ def test_taps_name_their_offsets_and_diverge_from_zero(rng, drawn):
     extreme = maps[1][2].flat[np.abs(maps[1][2]).argmax()]
     label = float(axes.get_xlabel().replace("−", "-"))
     assert label == pytest.approx(extreme, rel=0.06)
+    written = drawn.texts(figure)
+    assert {"−max", "0", "+max", "scale of each layer"} <= set(written)
     above_zero = plots.tap_weights([abs(maps[0])], title=TITLE, layers=["pass 1"])
     one = drawn.axes(above_zero, "pass 1, (1, 0)").get_images()[0]
     assert one.get_clim() == (0, abs(maps[0]).max())
@@ -122,6 +124,8 @@ def test_position_tables_mark_the_query_and_the_best_offset(drawn):
     assert drawn.middle(axes.patches[0]) == (2, 3)
     limits = axes.get_images()[0].get_clim()
     assert limits == pytest.approx((1 - 34, 1 + 34))  # around the mean, 35 / 35
+    scale = {"low", "mean", "high", "scale of each map"}
+    assert scale <= set(drawn.texts(figure))
     with pytest.raises(ValueError, match="odd"):
         plots.position_scores([np.zeros((1, 4, 5))], title="", layers=["a"])
 
