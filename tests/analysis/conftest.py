@@ -87,6 +87,10 @@ class Drawn:
         """All that is written on it."""
         return [text.get_text() for text in figure.findobj(Text)]
 
+    def words(self, figure) -> str:
+        """All that is written on it in a line, for lines are broken anywhere."""
+        return " ".join(" ".join(self.texts(figure)).split())
+
     def middle(self, patch) -> tuple[float, float]:
         """(row, column) of the middle of a rectangle."""
         across, down = patch.get_width() / 2, patch.get_height() / 2
