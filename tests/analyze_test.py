@@ -79,25 +79,14 @@ def analyze_each(*argument_lists):
     return json.loads(done.stdout)
 
 
-FILES = {
-    "centers",
-    "centers_end",
-    "centers_layer_1",
-    "query",
-    "query_mean",
-    "average",
-    "heads",
-    "curves",
-}
-
-
 def test_without_a_figure_all_that_the_run_shows_is_drawn(runs):
     workdir = runs("quadratic_isotropic")
     done = analyze(f"--workdir={workdir}", "--reorder")
     assert done.returncode == 0, done.stderr
     folder = workdir / "analysis"
     files = {path.stem for path in folder.glob("*.png")}
-    assert files == FILES
+    centers = {"centers", "centers_end", "centers_layer_1"}
+    assert files == centers | {"query", "query_mean", "average", "heads", "curves"}
     assert files == {path.stem for path in folder.glob("*.pdf")}
     table = json.loads((folder / "heads.json").read_text())
     assert len(table["heads"]) == 8
@@ -246,6 +235,41 @@ def test_nothing_drawn_is_a_failure(runs, tmp_path):
     [(error, said)] = analyze_each([f"--workdir={workdir}"])
     assert error == f"nothing of {workdir} could be drawn; see why above."
     assert "curves: not drawn" in said
+
+
+def test_flags_reach_the_figures(runs, tmp_path):
+    """Pictures that a flag changes differ from those without it; numbers are told."""
+    workdir = f"--workdir={runs('learned_w_content')}"
+    flags = {
+        "query": [
+            "--query=1,3",
+            "--by_key",
+            "--reorder",
+            "--images=7",
+            "--checkpoint=0",
+        ],
+        "average": ["--average=received"],
+        "heads": ["--threshold=0.06"],
+    }
+    cases = [(figure, flag) for figure in flags for flag in ["", *flags[figure]]]
+    calls = [
+        [
+            workdir,
+            f"--figure={figure}",
+            "--num_images=7",
+            f"--output={tmp_path / str(i)}",
+        ]
+        + [flag] * bool(flag)
+        for i, (figure, flag) in enumerate(cases)
+    ]
+    assert [error for error, _ in analyze_each(*calls)] == [None] * len(cases)
+    drawn = [
+        (figure, (tmp_path / str(i) / f"{figure}.png").read_bytes())
+        for i, (figure, _) in enumerate(cases)
+    ]
+    assert len(set(drawn)) == len(cases)
+    table = json.loads((tmp_path / str(len(cases) - 1) / "heads.json").read_text())
+    assert (table["threshold"], table["num_images"]) == (0.06, 7)
 
 
 def test_the_ablation_tells_its_standard_errors(runs, tmp_path):

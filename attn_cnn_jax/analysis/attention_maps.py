@@ -52,7 +52,10 @@ class MapBatches:
     """The maps of many images: an iterable of `AttentionMaps`, one for each batch.
 
     Every iteration computes them again, so that one batch at a time is in memory.
-    `position_only` tells for each layer whether its maps are the same for all images.
+    `indices` are those of the images in the test set. Without `batch_size` a batch has
+    as many images as fit into 256 MiB of maps, but no more than the run's evaluation
+    takes at once. `position_only` tells for each layer whether its maps are the same
+    for all images.
     """
 
     def __init__(
@@ -141,25 +144,6 @@ class MapBatches:
         )
 
 
-def iter_attention_maps(
-    workdir: str | os.PathLike | Run,
-    images: UInt8[np.ndarray, "B H W C"],
-    *,
-    checkpoint: str | int = "last",
-    data_dir: str | None = None,
-    names: Sequence[str] = (),
-    indices: Sequence[int] | None = None,
-    batch_size: int | None = None,
-) -> MapBatches:
-    """Return the maps of `attention_maps` in batches, in bounded memory.
-
-    They can be iterated several times. Without `batch_size` a batch has as many images
-    as fit into 256 MiB of maps, but no more than the run's evaluation takes at once.
-    """
-    run = workdir if isinstance(workdir, Run) else Run(workdir, checkpoint, data_dir)
-    return MapBatches(run, images, names, indices, batch_size)
-
-
 def attention_maps(
     workdir: str | os.PathLike | Run,
     images: UInt8[np.ndarray, "B H W C"],
@@ -177,20 +161,12 @@ def attention_maps(
     images in the test set decide what a network draws at evaluation. Raises a
     `UserError` for images of another shape and for a model without attention.
     """
-    batches = iter_attention_maps(
-        workdir,
-        images,
-        checkpoint=checkpoint,
-        data_dir=data_dir,
-        names=names,
-        indices=indices,
-        batch_size=batch_size,
-    )
-    return _join(batches)
+    run = workdir if isinstance(workdir, Run) else Run(workdir, checkpoint, data_dir)
+    return _join(MapBatches(run, images, names, indices, batch_size))
 
 
 def _join(batches: MapBatches) -> AttentionMaps:
-    """All batches in one, with two copies of no more than a batch."""
+    """Return all batches in one, with two copies of no more than a batch."""
     if len(batches) == 1:
         return next(iter(batches))
     total, start = len(batches.images), 0

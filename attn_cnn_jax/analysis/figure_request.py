@@ -9,7 +9,6 @@ from attn_cnn_jax.analysis.attention_maps import (
     AttentionMaps,
     MapBatches,
     attention_maps,
-    iter_attention_maps,
 )
 from attn_cnn_jax.analysis.heads import COVERING_MASS, HeadTable, head_statistics
 from attn_cnn_jax.analysis.images import ChosenImages
@@ -53,9 +52,7 @@ class FigureRequest:
     def batches(self) -> MapBatches:
         """The attention maps of the sample, one batch at a time."""
         sample = self.sample
-        return iter_attention_maps(
-            self.run, sample.images, names=sample.names, indices=sample.indices
-        )
+        return MapBatches(self.run, sample.images, sample.names, sample.indices)
 
     @cached_property
     def numbers(self) -> HeadTable:

@@ -10,10 +10,12 @@ from ml_collections import ConfigDict
 from attn_cnn_jax import checkpoint, data
 from attn_cnn_jax import run as runs
 from attn_cnn_jax.analysis.attention_maps import (
+    LazyMaps,
+    MapBatches,
     attention_maps,
-    iter_attention_maps,
     tokens_to_grid,
 )
+from attn_cnn_jax.analysis.images import choose_images
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
 
@@ -61,7 +63,7 @@ def test_position_only_maps_are_one_for_all_images(make_run, batch_size):
 def test_batches_hold_no_more_than_they_should(make_run):
     run = make_run("learned_w_content")
     images, names = run.dataset.test.images[:11], [f"name {i}" for i in range(11)]
-    batches = iter_attention_maps(run, images, names=names, batch_size=4)
+    batches = MapBatches(run, images, names=names, batch_size=4)
     assert len(batches) == 3
     for _ in range(2):  # and again
         parts = list(batches)
@@ -79,10 +81,10 @@ def test_the_default_batch_fits_into_256_mib(make_run):
     shape = jax.ShapeDtypeStruct((2, 16, 16, 16, 16, 16), jnp.float32)
     run.layers = [(f"layer {i + 1}", shape) for i in range(6)]
     images = run.dataset.test.images[:50]
-    assert iter_attention_maps(run, images).batch_size == 10
+    assert MapBatches(run, images).batch_size == 10
     run.layers = run.layers[:1]  # 64 images fit into the memory of the maps
     run.config.eval_batch_size = 20
-    assert iter_attention_maps(run, images).batch_size == 20
+    assert MapBatches(run, images).batch_size == 20
 
 
 def test_position_only_maps_are_computed_once(make_run, monkeypatch):
@@ -91,7 +93,7 @@ def test_position_only_maps_are_computed_once(make_run, monkeypatch):
     capture = run.capture
     run.capture = lambda *batch: calls.append(len(batch[1])) or capture(*batch)
     images = run.dataset.test.images[:9]
-    assert len(list(iter_attention_maps(run, images, batch_size=2))) == 5
+    assert len(list(MapBatches(run, images, batch_size=2))) == 5
     assert calls == [1]
 
 
@@ -111,6 +113,12 @@ def test_at_is_the_run_at_another_checkpoint(make_run):
         after, direct(later, run.dataset.test.images[:1])[0], rtol=1e-5, atol=1e-7
     )
     assert np.abs(before - after).max() > 1e-2
+    lazy = LazyMaps([run, later], choose_images(run.dataset, ["4", "1"]))
+    for _ in range(2):  # in their order, and each again
+        found = [(maps.step, maps.names[0], maps.probs[0]) for maps in lazy]
+        assert [step for step, *_ in found] == [0, 28] and len(lazy) == 2
+        assert all(name.startswith("test image 4") for _, name, _ in found)
+        np.testing.assert_array_equal(found[1][2], after)
 
 
 @pytest.mark.parametrize(

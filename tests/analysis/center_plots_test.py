@@ -1,5 +1,6 @@
 """Centres of attention and their contours lie where the Gaussians of the heads do."""
 
+import matplotlib
 import numpy as np
 import pytest
 from matplotlib.patches import Ellipse
@@ -93,6 +94,12 @@ def test_centres_stand_where_they_are_or_on_the_border(rng, drawn):
     numbers = {text.get_text(): text.get_position() for text in upper.texts}
     assert marks["head 1"].get_xydata().tolist() == [[1.5, -4.5]]
     assert numbers["2"] == (-2.0, 1.0)
+    assert marks["head 1"].get_markerfacecolor() == "white"  # hollow: outside
+    [legend] = figure.legends
+    for head, line in enumerate(legend.get_lines(), start=1):
+        edge = matplotlib.colors.to_hex(ellipse(upper, head, 50).get_edgecolor())
+        assert (line.get_label(), line.get_color()) == (f"head {head}", edge)
+    assert legend.get_lines()[0].get_marker() == marks["head 1"].get_marker()
     assert {"epoch 50", "layer 2", "head 1", "head 2"} <= set(drawn.texts(figure))
 
 

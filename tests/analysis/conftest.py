@@ -87,6 +87,10 @@ class Drawn:
         """All that is written on it."""
         return [text.get_text() for text in figure.findobj(Text)]
 
+    def words(self, figure) -> str:
+        """All that is written on it in a line, for lines are broken anywhere."""
+        return " ".join(" ".join(self.texts(figure)).split())
+
     def middle(self, patch) -> tuple[float, float]:
         """(row, column) of the middle of a rectangle."""
         across, down = patch.get_width() / 2, patch.get_height() / 2
@@ -138,9 +142,9 @@ def random_variables():
             return (scale * rng.normal(size=shape.shape)).astype(shape.dtype)
 
         variables = jax.tree.map(leaf, shapes)
-        if "batch_stats" in variables:
+        if "batch_stats" in variables:  # variances that divide nothing by next to 0
             stats = variables["batch_stats"]
-            variables["batch_stats"] = jax.tree.map(np.abs, stats)
+            variables["batch_stats"] = jax.tree.map(lambda a: 0.5 + np.abs(a), stats)
         return variables
 
     return draw
@@ -150,15 +154,15 @@ def random_variables():
 def make_run(tiny_config, tmp_path, random_variables):
     """`make_run(family, change, **fields)`: a `Run` of random variables.
 
-    `change` alters the variables, `fields` are those of its model.
+    `fields` are those of its model; `change(config, variables)` alters the variables.
     """
 
-    def make(family: str, change: Callable = lambda variables: None, **fields) -> Run:
+    def make(family: str, change: Callable = lambda *_: None, **fields) -> Run:
         config = tiny_config()
         config.model = small_model(family)
-        config.model.update(fields)
+        config.model.update_from_flattened_dict(fields)
         variables = random_variables(config)
-        change(variables)
+        change(config, variables)
         checkpoint.write_variables(tmp_path / "tiny_seed3", config, variables)
         return Run(tmp_path / "tiny_seed3")
 

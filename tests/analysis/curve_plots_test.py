@@ -39,6 +39,10 @@ def test_curves_are_mean_and_spread_over_seeds(drawn):
     rest = [line for line in accuracy.get_lines() if line.get_linewidth() < 1]
     assert [line.get_ydata().tolist() for line in rest] == [[50, 90], [70, 70]]
     assert train.get_title(loc="left") == "training loss"
+    scales = [axes.get_yscale() for axes in (accuracy, train, test)]
+    assert scales == ["linear", "log", "log"]
+    without = plots.learning_curves([run_curves("of no loss", [0.1, 1.0, 2.0])])
+    assert [axes.get_yscale() for axes in without.axes[1:3]] == ["linear"] * 2
     np.testing.assert_allclose(test.get_lines()[-1].get_ydata(), [1.7, 1.7, 1.7])
     assert "quadratic (n = 3)" in drawn.texts(figure)
 

@@ -6,12 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from attn_cnn_jax.analysis.heads import (
-    as_text,
-    head_statistics,
-    write_csv,
-    write_json,
-)
+from attn_cnn_jax.analysis.heads import as_text, head_statistics, write_csv, write_json
 
 GRID = (6, 7)
 

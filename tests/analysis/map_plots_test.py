@@ -94,6 +94,8 @@ def test_taps_name_their_offsets_and_diverge_from_zero(rng, drawn):
     extreme = maps[1][2].flat[np.abs(maps[1][2]).argmax()]
     label = float(axes.get_xlabel().replace("−", "-"))
     assert label == pytest.approx(extreme, rel=0.06)
+    written = drawn.texts(figure)
+    assert {"−max", "0", "+max", "scale of each layer"} <= set(written)
     above_zero = plots.tap_weights([abs(maps[0])], title=TITLE, layers=["pass 1"])
     one = drawn.axes(above_zero, "pass 1, (1, 0)").get_images()[0]
     assert one.get_clim() == (0, abs(maps[0]).max())
@@ -122,26 +124,16 @@ def test_position_tables_mark_the_query_and_the_best_offset(drawn):
     assert drawn.middle(axes.patches[0]) == (2, 3)
     limits = axes.get_images()[0].get_clim()
     assert limits == pytest.approx((1 - 34, 1 + 34))  # around the mean, 35 / 35
+    scale = {"low", "mean", "high", "scale of each map"}
+    assert scale <= set(drawn.texts(figure))
     with pytest.raises(ValueError, match="odd"):
         plots.position_scores([np.zeros((1, 4, 5))], title="", layers=["a"])
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (100.0, "100"),
-        (99.6, "100"),
-        (12.4, "12"),
-        (9.96, "10"),
-        (4.0, "4.0"),
-        (0.996, "1.0"),
-        (0.5, "0.50"),
-        (-0.0312, "−0.031"),
-        (0.0, "0"),
-    ],
-)
-def test_numbers_have_two_digits(value, text):
-    assert two_digits(value) == text
+def test_numbers_have_two_digits():
+    values = [100.0, 99.6, 12.4, 9.96, 4.0, 0.996, 0.5, -0.0312, 0.0]
+    text = "100 100 12 10 4.0 1.0 0.50 −0.031 0"
+    assert [two_digits(value) for value in values] == text.split()
 
 
 def test_maps_that_are_not_finite_say_so(drawn):

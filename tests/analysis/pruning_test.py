@@ -15,18 +15,6 @@ from attn_cnn_jax.models.attention import ATTENTIONS
 from attn_cnn_jax.run import Run
 
 
-def drawn(config, seed=0):
-    """Random variables of a network on the digits in their own size."""
-    model = models.build(config.model, 10)
-    shapes = jax.eval_shape(
-        lambda: models.initial_variables(model, jax.random.key(0), (8, 8, 1))
-    )
-    rng = np.random.default_rng(seed)
-    return jax.tree.map(
-        lambda s: (0.5 * rng.normal(size=s.shape)).astype(s.dtype), shapes
-    )
-
-
 def attention_of(variables, layer):
     name = "block" if "block" in variables["params"] else f"block_{layer}"
     return variables["params"][name]["attention"]
@@ -41,16 +29,11 @@ def logits(config, variables):
 
 
 @pytest.fixture
-def written(tiny_config, tmp_path):
+def written(make_run):
     """`written(attention, change)`: a workdir of random variables after `change`."""
 
-    def write(attention="quadratic_nonisotropic", change=lambda variables: None, **f):
-        config = tiny_config(attention)
-        config.model.update(f)
-        variables = drawn(config)
-        change(variables)
-        checkpoint.write_variables(tmp_path / "run", config, variables)
-        return tmp_path / "run"
+    def write(attention="quadratic_nonisotropic", change=lambda _: None, **fields):
+        return make_run(attention, lambda _, drawn: change(drawn), **fields).workdir
 
     return write
 
@@ -58,10 +41,10 @@ def written(tiny_config, tmp_path):
 ROTATION = np.array([[0.6, -0.8], [0.8, 0.6]])
 
 
-def test_degenerate_by_hand_not_isotropic(tiny_config):
+def test_degenerate_by_hand_not_isotropic(tiny_config, random_variables):
     """Conditions and largest eigenvalues of A^T A at both sides of the bounds."""
     config = tiny_config("quadratic_nonisotropic")
-    variables = drawn(config)
+    variables = random_variables(config)
 
     def spread(*singular_values):
         return ROTATION @ np.diag(singular_values) @ ROTATION.T[::-1]
@@ -93,9 +76,9 @@ def test_degenerate_by_hand_not_isotropic(tiny_config):
     assert [head for head, _ in looser[0]] == [1, 3, 4]
 
 
-def test_degenerate_by_hand_isotropic(tiny_config):
+def test_degenerate_by_hand_isotropic(tiny_config, random_variables):
     config = tiny_config("quadratic_isotropic")
-    variables = drawn(config)
+    variables = random_variables(config)
     first, second = (attention_of(variables, i) for i in range(2))
     first["spreads"][:] = [0.0031, -0.0031, 0.0032, -2]  # squares 9.6e-6, 1.02e-5
     second["spreads"][:] = 1
@@ -171,7 +154,7 @@ def test_a_pruned_run_evaluates_and_analyses(written, tmp_path):
     assert [[h for h, _ in layer] for layer in removal.removed] == [[3], [1, 2, 3, 4]]
     line = str(removal)
     assert "\n" not in line and line.startswith(
-        "run: 5 heads removed, layer:head 1:3 ("
+        "tiny_seed3: 5 heads removed, layer:head 1:3 ("
     )
     a_head = 2 + 4 + 16 * 16
     before, after = removal.parameters
@@ -209,7 +192,7 @@ def test_nothing_degenerate_writes_nothing(written, tmp_path):
 
     workdir = written(change=round_spreads)
     removal = prune(workdir, tmp_path / "pruned")
-    assert str(removal) == "run: no head is degenerate; nothing is written."
+    assert str(removal) == "tiny_seed3: no head is degenerate; nothing is written."
     assert removal.parameters[0] == removal.parameters[1]
     assert not (tmp_path / "pruned").exists()
 
@@ -251,13 +234,15 @@ def test_heads_that_are_not_there_are_named(heads, match, written, tmp_path):
     assert "\n" not in str(error.value) and not (tmp_path / "pruned").exists()
 
 
-def test_what_cannot_be_pruned_is_said(written, tmp_path, tiny_config):
+def test_what_cannot_be_pruned_is_said(
+    written, tmp_path, tiny_config, random_variables
+):
     workdir = written("learned_wo_content")
     with pytest.raises(UserError, match="learned_wo_content do not degenerate.*name"):
         prune(workdir, tmp_path / "pruned")
     config = tiny_config("multi_head")
     with pytest.raises(UserError, match="multi_head share the width"):
-        without_heads(config, drawn(config), [[1], []])
+        without_heads(config, random_variables(config), [[1], []])
     config.model = config_lib.resnet("resnet10")
     with pytest.raises(UserError, match="self_attention, not from resnet10"):
         degenerate_heads(config, {})

@@ -1,6 +1,6 @@
 """Numbers that say "this head is a convolution", per head and per layer of a run.
 
-    table = head_statistics(iter_attention_maps("runs/demo", images))
+    table = head_statistics(MapBatches(Run("runs/demo"), images))
     print(as_text(table))
 
 The definitions are in the docstring of `HeadStatistics`.

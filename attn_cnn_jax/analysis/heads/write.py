@@ -10,28 +10,10 @@ from collections.abc import Sequence
 from attn_cnn_jax.analysis.heads.statistics import HeadStatistics, HeadTable
 
 _COLUMNS = (
-    "run",
-    "step",
-    "epoch",
-    "num_images",
-    "threshold",
-    "weights",
-    "layer",
-    "grid_height",
-    "grid_width",
-    "radius",
-    "head",
-    "expected_row",
-    "expected_column",
-    "mean_distance",
-    "entropy",
-    "best_row",
-    "best_column",
-    "best_mass",
-    "covers",
-    "content_dependence",
-    "class_mass",
-)
+    "run step epoch num_images threshold weights layer grid_height grid_width radius "
+    "head expected_row expected_column mean_distance entropy best_row best_column "
+    "best_mass covers content_dependence class_mass"
+).split()
 
 
 def write_csv(table: HeadTable, path: str | os.PathLike) -> None:
@@ -53,7 +35,7 @@ def write_csv(table: HeadTable, path: str | os.PathLike) -> None:
                     table.epoch,
                     table.num_images,
                     table.threshold,
-                    _weights(table),
+                    "shares" if table.shares else "probabilities",
                     head.layer,
                     *layer.grid,
                     layer.radius,
@@ -114,10 +96,6 @@ def as_text(table: HeadTable) -> str:
     parts += ["", _aligned([title, *lines]), ""]
     parts += [_aligned([(*layer_title, "largest kernel covered"), *layers])]
     return "\n".join(parts)
-
-
-def _weights(table: HeadTable) -> str:
-    return "shares" if table.shares else "probabilities"
 
 
 def _cells(head: HeadStatistics) -> tuple[str, ...]:

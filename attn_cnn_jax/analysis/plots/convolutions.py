@@ -8,20 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from attn_cnn_jax.analysis.heads import HeadStatistics, HeadTable, LayerSummary
-from attn_cnn_jax.analysis.plots.page import (
-    LINE,
-    Page,
-    bare,
-    heading_height,
-    wrapped,
-)
-from attn_cnn_jax.analysis.plots.style import (
-    MARK,
-    PAGE_WIDTH,
-    SEQUENTIAL,
-    ink,
-    styled,
-)
+from attn_cnn_jax.analysis.plots.page import LINE, Page, bare, heading_height, wrapped
+from attn_cnn_jax.analysis.plots.style import MARK, PAGE_WIDTH, SEQUENTIAL, ink, styled
 
 _MARGIN, _LEFT, _STRIP = 0.1, 0.62, 0.15
 _STRIPS = (
