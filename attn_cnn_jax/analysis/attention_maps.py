@@ -1,4 +1,4 @@
-"""What every layer of a run attends to: the arrays that the layers sow.
+"""Attention of every layer of a run: the arrays that the layers sow.
 
 maps = attention_maps("runs/demo", images)  # uint8 [B, H, W, C]
 maps.probs[0]  # those of the first layer
@@ -23,7 +23,7 @@ _MAX_BYTES = 256 * 2**20  # that the maps of a batch take, unless its size is gi
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMaps:
-    """What every layer of one checkpoint attends to, for some images.
+    """The attention of every layer of one checkpoint, for some images.
 
     `kind` "grid" (attention between the pixels or patches of a grid): `probs` are
     [B or 1, N, Hq, Wq, Hk, Wk], query pixel, then key pixel, each (row, column); a

@@ -1,4 +1,4 @@
-"""What a figure is asked to show: a run, images, and how."""
+"""A request for figures: the run, the images to show it on, and how."""
 
 import dataclasses
 from functools import cached_property

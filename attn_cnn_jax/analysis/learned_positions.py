@@ -1,4 +1,4 @@
-"""What a network learned of positions, from its parameters: Gaussians and scores."""
+"""Positions as a network learned them: Gaussians and scores, from its parameters."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -83,7 +83,7 @@ class MapGrid:
 
     @property
     def is_square(self) -> bool:
-        """Whether the maps of a layer stand as a block instead of a line."""
+        """True where the maps of a layer stand as a block instead of a line."""
         return self.square_from is not None and any(
             len(maps) >= self.square_from for maps in self.maps
         )
@@ -102,7 +102,7 @@ class MapGrid:
 
     @property
     def named_above(self) -> bool:
-        """Whether every cell needs its own name: columns mix heads."""
+        """True where every cell needs its own name, for columns mix heads."""
         mixed = self.names is not None and len({len(maps) for maps in self.maps}) > 1
         many = any(self.lines_of(layer) > 1 for layer in range(len(self.maps)))
         return self.order is not None or mixed or many
