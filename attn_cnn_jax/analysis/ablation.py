@@ -1,4 +1,4 @@
-"""What each head is worth: the accuracy of a run with that head switched off.
+"""The worth of each head: the accuracy of a run with that head switched off.
 
 ablation = ablate("runs/demo")
 ablation.accuracies[0][3] - ablation.accuracy  # of head 4 of layer 1
@@ -188,7 +188,7 @@ class _Layers:
 
     @property
     def num_heads(self) -> tuple[int, ...]:
-        """The heads of each layer; one that has lost all of them has no values."""
+        """Return the number of heads of each layer, 0 where it has lost all of them."""
         return tuple(
             next((p[n].shape[axis] for n, axis in self.values.items() if n in p), 0)
             for p in (layer.params for layer in self.layers)
@@ -197,10 +197,10 @@ class _Layers:
     def answers(
         self, rows: Int[np.ndarray, "B"]
     ) -> Iterator[tuple[tuple[int, int] | None, Bool[Array, "B"]]]:
-        """Whether the answers for images of the test set are right: head, [B].
+        """Yield head and [B], true where the answer for a test image is right.
 
-        Heads are (layer, head), from 0, None for the whole network. What the layers
-        below a head return is computed once and kept for its layer alone.
+        Heads are (layer, head), from 0, or None for the whole network. The output of
+        the layers below a head is computed once and kept for its layer alone.
         """
         test = self.run.dataset.test
         labels, images = jnp.asarray(test.labels[rows]), jnp.asarray(test.images[rows])
@@ -245,7 +245,7 @@ class _Layers:
 
     @functools.cached_property
     def _rest(self) -> Callable[..., Array]:
-        """The network from `layer` on, with one head of that layer switched off."""
+        """Compile the network from `layer` on, with a head of that layer switched off."""
         model = self.run.model
 
         @functools.partial(jax.jit, static_argnames="layer")

@@ -28,7 +28,7 @@ MAX_CONDITION = 1000.0
 
 @dataclasses.dataclass(frozen=True)
 class Removal:
-    """What was removed from a run, one tuple a layer (of shared weights: one in all).
+    """The heads removed from a run, one tuple a layer (of shared weights: one in all).
 
     `removed` are heads, counted from 1, each with the reason; `parameters` those
     before and after. Nothing was written where `removed` is empty in all layers. `str`
@@ -64,7 +64,7 @@ def degenerate_heads(
     min_precision: float = MIN_PRECISION,
     max_condition: float = MAX_CONDITION,
 ) -> list[list[tuple[int, str]]]:
-    """(head from 1, reason) of the degenerate quadratic heads of each layer.
+    """Return (head from 1, reason) of the degenerate quadratic heads of each layer.
 
     Degenerate: with e the eigenvalues of the precision, max e / min e > `max_condition`
     or max e < `min_precision`.
@@ -126,7 +126,7 @@ def prune(
 def without_heads(
     config: ConfigDict, variables: Mapping[str, Any], heads: Sequence[Sequence[int]]
 ) -> tuple[ConfigDict, dict[str, Any]]:
-    """Config and variables without these heads (from 1) of each layer.
+    """Return config and variables without these heads (from 1) of each layer.
 
     All else is untouched: what the other heads compute is what they computed before.
     """
@@ -217,7 +217,7 @@ def _degeneracy(
 def _named_heads(
     config: ConfigDict, variables: Mapping[str, Any], heads: Sequence[str]
 ) -> list[list[tuple[int, str]]]:
-    """`heads`, each "layer:head" from 1, by layer."""
+    """Return `heads`, each "layer:head" from 1, by layer."""
     facts = _layer_with_own_heads(config).parameters
     counts = [_num_heads(layer, facts) for layer in _attentions(config, variables)]
     chosen: list[set[int]] = [set() for _ in counts]

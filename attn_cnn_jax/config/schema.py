@@ -90,7 +90,7 @@ def with_options(
 
 
 def report_training(config: ConfigDict) -> None:
-    """What the report's own code adds to its Table 4, set in `config`.
+    """Set in `config` what the report's own code adds to its Table 4.
 
     Nesterov's momentum, decay of every parameter, its cosine, an evaluation every ten
     epochs.
@@ -101,7 +101,7 @@ def report_training(config: ConfigDict) -> None:
 
 
 def san_training(config: ConfigDict) -> None:
-    """How SANs are trained, set in `config`: label smoothing, flips but no crops."""
+    """Set in `config` how SANs are trained: label smoothing, flips but no crops."""
     config.label_smoothing = 0.1
     config.dataset.crop_padding = 0
     config.optimizer.decay_exclude = ()

@@ -22,7 +22,7 @@ class Entry:
 
     @property
     def status(self) -> str:
-        """How these runs stand beside the published ones, in two words."""
+        """Return in two words how these runs stand beside the published ones."""
         if not self.finished:
             return "unfinished"
         if self.runs[0].row is None:

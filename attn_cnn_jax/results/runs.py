@@ -86,7 +86,7 @@ class ScoredRun:
 
     @functools.cached_property
     def differences(self) -> tuple[str, ...]:
-        """How this run departs from its row; nothing where it belongs to none."""
+        """Return how this run departs from its row; nothing where it has none."""
         return self.row.differences(self.config) if self.row else ()
 
     @functools.cached_property

@@ -75,7 +75,7 @@ class MapGrid:
 
     @property
     def columns(self) -> int:
-        """How many cells stand in a line."""
+        """Return the number of cells in a line."""
         most = max(1, *map(len, self.maps))
         if self.is_square:
             return math.isqrt(most)

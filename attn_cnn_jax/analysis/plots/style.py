@@ -1,4 +1,4 @@
-"""How the figures look: print sizes, and colours for the colour-blind too."""
+"""The look of the figures: print sizes, and colours for the colour-blind too."""
 
 import functools
 from collections.abc import Callable
