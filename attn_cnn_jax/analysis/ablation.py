@@ -245,7 +245,7 @@ class _Layers:
 
     @functools.cached_property
     def _rest(self) -> Callable[..., Array]:
-        """Compile the network from `layer` on, with a head of that layer switched off."""
+        """Compile the network from `layer` on, with a head of it switched off."""
         model = self.run.model
 
         @functools.partial(jax.jit, static_argnames="layer")
