@@ -16,7 +16,7 @@ RATE = 0.01  # of every row but these
 RATES = {
     "laptop": 0.03,
     "learned_w_content_16heads": 0.003,
-    "learned_w_content_16heads_ha": 0.001,
+    "learned_w_content_16heads_ha": 0.003,
     "learned_w_content_ha": 0.001,
     "quadratic_isotropic_ha": 0.003,
     "quickstart": 0.03,
