@@ -15,12 +15,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from absl import flags
 from ml_collections import ConfigDict
 
-from attn_cnn_jax import checkpoint, command_line
+from attn_cnn_jax import checkpoint, command_line, parallel
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.analysis import ablation, figures, heads, plots, pruning
 from attn_cnn_jax.analysis.averages import VARIANTS
@@ -179,8 +178,7 @@ def _read_config(workdir: str) -> ConfigDict:
 
 def _open_run(workdir: str, config: ConfigDict) -> Run:
     config_lib.check(config)
-    if config.model.compute_dtype == "float64":
-        jax.config.update("jax_enable_x64", True)
+    parallel.enable_x64_for(config)
     data_dir = _DATA_DIR.value and os.path.expanduser(_DATA_DIR.value)
     return Run(workdir, _checkpoint(), data_dir)
 

@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax import evaluate, train, variants
+from attn_cnn_jax import train, variants
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import ATTENTIONS, QuadraticAttention
+from attn_cnn_jax.run import Run
 
 ROOT = pathlib.Path(__file__).parent.parent
 GUIDE = (ROOT / "docs/new_attention.md").read_text(encoding="utf-8")
@@ -41,7 +42,7 @@ def test_the_guides_layer_trains_and_is_evaluated(window, tiny_config, tmp_path)
     config.schedule.warmup_epochs = 0.0
     config.model.attention = {"name": "window", "dropout_rate": 0.1, "radius": 1}
     result = train.train(config, tmp_path / "run")
-    again = evaluate.evaluate_run(tmp_path / "run")
+    again = Run(tmp_path / "run").evaluate()
     assert again["accuracy"] == result["accuracy"]
     config.model.attention["radius"] = 0
     with pytest.raises(UserError, match="attention.radius is 0"):

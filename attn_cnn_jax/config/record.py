@@ -14,6 +14,7 @@ RESUMABLE = frozenset(
         "dataset.placement",
         "eval_every_epochs",
         "eval_batch_size",
+        "steps_per_dispatch",
         "log_every_steps",
         "checkpoint_every_steps",
         "checkpoints_to_keep",
@@ -25,6 +26,7 @@ _LATER_FIELDS: dict[str, Any] = {
     "init_from": "",
     "label_smoothing": 0.0,
     "evaluate_in_training_mode": False,
+    "steps_per_dispatch": 1,
     "optimizer": {"nesterov": False},
 }
 _LATER_MODEL_FIELDS: dict[str, dict[str, Any]] = {
