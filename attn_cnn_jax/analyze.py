@@ -11,10 +11,9 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 from absl import flags
 
-from attn_cnn_jax import command_line
+from attn_cnn_jax import command_line, parallel
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.analysis import ablation, figures, heads, plots
 from attn_cnn_jax.analysis.attention_maps import LazyMaps
@@ -101,8 +100,7 @@ def main() -> None:
     if names and set(names) == {"curves"}:
         return
     config_lib.check(run.config)
-    if run.config.model.compute_dtype == "float64":
-        jax.config.update("jax_enable_x64", True)
+    parallel.enable_x64_for(run.config)
     request: FigureRequest | None = None
     for name in names or figures.available(run):
         if name == "ablation":

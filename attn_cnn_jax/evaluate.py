@@ -1,44 +1,62 @@
 """Exact evaluation: every image once, sums divided once."""
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 from flax import linen as nn
 from jax.sharding import Mesh
+from jaxtyping import Array, Int, UInt8
+from ml_collections import ConfigDict
 
-from attn_cnn_jax import checkpoint as checkpoint_lib
 from attn_cnn_jax import data, models, parallel
-from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.metrics import Sums
 
 
-def make_eval_step(
+def forward(
     model: nn.Module,
     dataset: data.Dataset,
-    mesh: Mesh,
     seed: int,
+    variables: Mapping[str, Any],
+    images: UInt8[Array, "B H W C"],
+    rows: Int[Array, "B"],
     *,
     in_training_mode: bool = False,
+    **options: Any,
+) -> Any:
+    """Return what `model.apply` does on images of a split, as they are evaluated.
+
+    What a published network draws at evaluation comes from `seed` and the images'
+    indices in the split, `rows`. `in_training_mode`, as the report's code evaluated:
+    BatchNorm goes by the statistics of the batch, and dropout is on. `options` are
+    arguments of `apply`, such as the method or the collections that are returned too.
+    """
+    pixels = data.normalize(images, dataset.mean, dataset.std)
+    rng, channels = jax.random.key(seed), images.shape[-1]
+    draws: Any = models.evaluation_draws(model, rng, rows, channels)
+    if in_training_mode:
+        draws["rngs"] = {"dropout": jax.random.fold_in(rng, rows[0])}
+    return model.apply(variables, pixels, train=in_training_mode, **draws, **options)
+
+
+def make_eval_step(
+    config: ConfigDict, model: nn.Module, dataset: data.Dataset, mesh: Mesh
 ) -> Callable[..., Sums]:
     """Compile `eval_step(variables, source, rows, weights) -> Sums` of a batch.
 
-    `rows` [B] are the images' indices in the split: what a published network draws at
-    evaluation comes from them and `seed`. `in_training_mode`, as the report's code
-    evaluated: BatchNorm goes by the statistics of the batch, and dropout is on.
+    `rows` [B] are the images' indices in the split, and `source` is what its
+    `parallel.Feed` hands over for them.
     """
+    options: dict[str, Any] = {"in_training_mode": config.evaluate_in_training_mode}
+    if config.evaluate_in_training_mode:
+        options["mutable"] = ["batch_stats"]
 
     def eval_step(variables, source, rows, weights) -> Sums:
         images, labels = parallel.gather(source, mesh)
-        images = data.normalize(images, dataset.mean, dataset.std)
-        rng, channels = jax.random.key(seed), images.shape[-1]
-        draws: Any = models.evaluation_draws(model, rng, rows, channels)
-        if in_training_mode:
-            draws["rngs"] = {"dropout": jax.random.fold_in(rng, rows[0])}
-            draws["mutable"] = ["batch_stats"]
-        result: Any = model.apply(variables, images, train=in_training_mode, **draws)
-        logits = result[0] if in_training_mode else result
+        result = forward(
+            model, dataset, config.seed, variables, images, rows, **options
+        )
+        logits = result[0] if config.evaluate_in_training_mode else result
         return Sums.of(logits, labels, weights)
 
     return parallel.compile_step(eval_step, mesh)
@@ -59,60 +77,18 @@ def evaluate(
     return {**total.means(), "images": int(total.count)}
 
 
-def evaluate_run(
-    workdir: str | os.PathLike,
-    checkpoint: str | int = "last",
-    data_dir: str | None = None,
-) -> dict[str, int | float]:
-    """Score a run on the test set again, from its checkpoint alone.
-
-    Returns the step of the checkpoint, the mean loss, the accuracy and the number of
-    images. `data_dir` replaces the one of the run's config.
-    """
-    run = checkpoint_lib.load(workdir, checkpoint)
-    config = run.config
-    if data_dir is not None:
-        config.dataset.data_dir = data_dir
-    dataset = data.load(config.dataset)
-    mesh = parallel.make_mesh()
-    model = models.build(config.model, dataset.num_classes)
-    wanted = jax.eval_shape(
-        lambda: models.initial_variables(model, jax.random.key(0), dataset.image_shape)
-    )
-    complaint = "the checkpoint does not fit its config and data"
-    refuse_other_shapes(wanted, run.variables, complaint)
-    result = evaluate(
-        make_eval_step(
-            model,
-            dataset,
-            mesh,
-            config.seed,
-            in_training_mode=config.evaluate_in_training_mode,
-        ),
-        parallel.replicate(run.variables, mesh),
-        parallel.Feed(dataset.test, mesh, config.dataset.placement),
-        config.eval_batch_size,
-    )
-    return {"step": run.step, **result}
-
-
-def refuse_other_shapes(
-    wanted: Mapping[str, Any], found: Mapping[str, Any], complaint: str
-) -> None:
-    """Raise a `UserError`, the complaint and the first array that does not fit.
-
-    Both are variables, as arrays or as shapes.
-    """
-    wanted, found = (
-        {
-            jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
-            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        }
-        for tree in (wanted, found)
-    )
-    for name in sorted(wanted.keys() | found.keys()):
-        if wanted.get(name) != found.get(name):
-            raise UserError(
-                f"{complaint}: {name} has shape {found.get(name)}, not "
-                f"{wanted.get(name)}."
-            )
+def make_evaluation(
+    config: ConfigDict, model: nn.Module, dataset: data.Dataset, mesh: Mesh
+) -> Callable[[Mapping[str, Any]], dict[str, dict[str, int | float]]]:
+    """Return `variables -> {split: result}` of the test images and the validation's."""
+    eval_step = make_eval_step(config, model, dataset, mesh)
+    splits = {"test": dataset.test, "validation": dataset.validation}
+    feeds = {
+        name: parallel.Feed(split, mesh, config.dataset.placement)
+        for name, split in splits.items()
+        if split is not None
+    }
+    return lambda variables: {
+        name: evaluate(eval_step, variables, feed, config.eval_batch_size)
+        for name, feed in feeds.items()
+    }

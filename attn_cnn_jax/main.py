@@ -13,9 +13,10 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from attn_cnn_jax import checkpoint, command_line, evaluate, signals, train
+from attn_cnn_jax import checkpoint, command_line, parallel, signals, train
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.run import Run
 
 _CONFIG = config_flags.DEFINE_config_file(
     "config", None, "Config file, with an option after a colon: FILE.py:digits."
@@ -67,7 +68,8 @@ def main() -> int:
     if source:
         _take_model(config, source, workdir)
     config_lib.check(config)
-    _start_jax(config)
+    _join_cluster()
+    parallel.enable_x64_for(config)
     try:
         train.train(config, workdir)
     except signals.Stopped as stopped:
@@ -95,15 +97,13 @@ def _take_model(config: ConfigDict, source: str, workdir: str) -> None:
         origin = own
     if origin is None or "model" not in origin:
         raise UserError(f"--init_from: {source} is not the workdir of a run.")
-    overrides = config_flags.get_override_values(flags.FLAGS["config"])
     config.init_from = source
     with config.ignore_type():
         config.model = origin.model
-        for field, value in overrides.items():
-            if not field.startswith("model."):
-                continue
+        overrides = config_flags.get_override_values(flags.FLAGS["config"])
+        for field in filter(lambda name: name.startswith("model."), overrides):
             try:
-                config.update_from_flattened_dict({field: value})
+                config.update_from_flattened_dict({field: overrides[field]})
             except (IndexError, KeyError, TypeError) as error:
                 raise UserError(
                     f"--config.{field}: the model of {source} has no such field; "
@@ -121,14 +121,12 @@ def _evaluate() -> int:
             "--mode=evaluate takes the run's own config; leave --config out."
         )
     workdir = os.path.expanduser(_WORKDIR.value)
-    config = checkpoint.read_config(workdir)
-    if config is None:
-        raise UserError(f"{workdir} is not the workdir of a run.")
-    config_lib.check(config)
-    _start_jax(config)
     name = _CHECKPOINT.value
-    which = int(name) if name.isdigit() else name
-    result = evaluate.evaluate_run(workdir, which, _data_dir())
+    run = Run(workdir, int(name) if name.isdigit() else name, _data_dir())
+    config_lib.check(run.config)
+    _join_cluster()
+    parallel.enable_x64_for(run.config)
+    result = run.evaluate()
     if jax.process_index() != 0:
         return 0
     print(json.dumps({"workdir": workdir, "checkpoint": name, **result}))
@@ -143,20 +141,19 @@ def _data_dir() -> str | None:
     return _DATA_DIR.value and os.path.expanduser(_DATA_DIR.value)
 
 
-def _start_jax(config: ConfigDict) -> None:
-    """What has to be settled before JAX makes its first array."""
-    if _MULTI_HOST.value:
-        try:
-            jax.distributed.initialize(
-                _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value
-            )
-        except (RuntimeError, ValueError) as error:
-            raise UserError(
-                f"JAX found no cluster ({error}); give --coordinator_address, "
-                "--num_processes and --process_id."
-            ) from error
-    if config.model.compute_dtype == "float64":
-        jax.config.update("jax_enable_x64", True)
+def _join_cluster() -> None:
+    """Join the other processes, before JAX makes its first array."""
+    if not _MULTI_HOST.value:
+        return
+    try:
+        jax.distributed.initialize(
+            _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"JAX found no cluster ({error}); give --coordinator_address, "
+            "--num_processes and --process_id."
+        ) from error
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Sums that are divided once, and where a run writes what they come to."""
+"""Sums that are divided once, and the records that a run wrote of them."""
 
+import itertools
 import json
-import math
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -62,44 +62,16 @@ class Sums(struct.PyTreeNode):
             *(float(np.asarray(v)) for v in (self.loss, self.correct, self.count))
         )
 
+    def of_steps(self) -> Iterator["Sums"]:
+        """Yield the sums of each step, on the host: one, or those of stacked steps."""
+        leaves = (
+            np.ravel(leaf).tolist() for leaf in (self.loss, self.correct, self.count)
+        )
+        return itertools.starmap(Sums, zip(*leaves, strict=True))
+
     def means(self) -> dict[str, float]:
         """Mean loss in nats and accuracy in [0, 1]."""
         return {"loss": self.loss / self.count, "accuracy": self.correct / self.count}
-
-
-class MetricsFile:
-    """`metrics.jsonl` (one object a line) and TensorBoard events of a workdir.
-
-    Opened at the step that a run continues from: what was written after it is dropped,
-    so that each step stands there once. With `enabled=False` nothing is written.
-    """
-
-    def __init__(self, workdir: pathlib.Path, step: int, *, enabled: bool) -> None:
-        self._lines = self._events = None
-        if not enabled:
-            return
-        from tensorboardX import SummaryWriter
-
-        path = workdir / "metrics.jsonl"
-        keep_until(path, step)
-        self._lines = path.open("a", encoding="utf-8")
-        self._events = SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1)
-
-    def write(self, step: int, split: str, values: Mapping[str, int | float]) -> None:
-        """One line {"step", "split", values...} and a scalar split/value for each."""
-        if self._lines is None or self._events is None:
-            return
-        record = {"step": step, "split": split, **values}
-        self._lines.write(json.dumps(record) + "\n")
-        self._lines.flush()
-        for name, value in values.items():
-            self._events.add_scalar(f"{split}/{name}", value, step)
-
-    def close(self) -> None:
-        """Flush and close both."""
-        if self._lines is not None and self._events is not None:
-            self._lines.close()
-            self._events.close()
 
 
 def read(workdir: str | os.PathLike) -> list[dict[str, Any]]:
@@ -114,20 +86,3 @@ def read(workdir: str | os.PathLike) -> list[dict[str, Any]]:
         if isinstance(record, dict) and isinstance(record.get("step"), int):
             records.append(record)
     return records
-
-
-def keep_until(path: pathlib.Path, step: int) -> None:
-    """Drop what a metrics file says of steps after `step`, and broken lines."""
-    if not path.exists():
-        return
-    kept = [record for record in read(path.parent) if record["step"] <= step]
-    rewritten = path.with_suffix(".jsonl.new")
-    rewritten.write_text(
-        "".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8"
-    )
-    rewritten.replace(path)
-
-
-def is_finite(sums: Sums) -> bool:
-    """Whether the loss is a number."""
-    return math.isfinite(sums.loss)

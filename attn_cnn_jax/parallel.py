@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from ml_collections import ConfigDict
 
 from attn_cnn_jax.data import Split
 
@@ -22,6 +23,12 @@ _SHARE_OF_MEMORY = 0.25  # what the images of a split may take of a device's mem
 def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
     """A mesh of all devices of all processes, or of the given ones, along `data`."""
     return Mesh(np.asarray(devices or jax.devices()), (_AXIS,))
+
+
+def enable_x64_for(config: ConfigDict) -> None:
+    """Let JAX compute in float64 where the config asks for it; before any array."""
+    if config.model.compute_dtype == "float64":
+        jax.config.update("jax_enable_x64", True)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -60,6 +67,65 @@ def compile_step(
     )
 
 
+def loop_over(
+    step: Callable[..., Any], length: int
+) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
+    """Return `(state, source, count) -> (state, results)`: `count` steps, one program.
+
+    `source` is of `length` batches, and the results of the steps are stacked to that
+    length. As `count` is known at run time only, shorter blocks are the same program.
+    """
+
+    def steps(state: Any, source: Any, count: Any) -> tuple[Any, Any]:
+        def body(i: Any, carry: Any) -> tuple[Any, Any]:
+            state, results = carry
+            state, result = step(state, batch_of(source, i))
+            return state, jax.tree.map(lambda a, r: a.at[i].set(r), results, result)
+
+        result = jax.eval_shape(step, state, batch_of(source, 0))[1]
+        results = jax.tree.map(
+            lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), result
+        )
+        return jax.lax.fori_loop(0, count, body, (state, results))
+
+    return steps
+
+
+def batches_per_program(mesh: Mesh, wanted: int) -> int:
+    """Return how many batches one program runs: `wanted`, but one at a time on CPUs.
+
+    There dispatch costs nothing, and XLA rounds the convolutions and sums in the body
+    of a loop differently, by which a run would depend on the length of its blocks.
+    """
+    return 1 if mesh.devices.flat[0].platform == "cpu" else wanted
+
+
+def compile_blocks(
+    step: Callable[..., Any], feed: "Feed", longest: int
+) -> Callable[[Any, np.ndarray], tuple[Any, list[Any]]]:
+    """Compile `block(state, rows [n, B]) -> (state, results)`, n at most `longest`.
+
+    It is n times `step(state, source) -> (state, result)`. Each of the results is that
+    of a step, or of several, stacked; beyond n they are padding.
+    """
+    length = batches_per_program(feed.mesh, longest)
+    program = step if length == 1 else loop_over(step, length)
+    compiled = compile_step(program, feed.mesh, donate_state=True)
+
+    def block(state: Any, rows: np.ndarray) -> tuple[Any, list[Any]]:
+        if length > 1:
+            padded = np.resize(rows, (length, rows.shape[1]))
+            state, stacked = compiled(state, feed(padded), np.int32(len(rows)))
+            return state, [stacked]
+        results = []
+        for batch in rows:
+            state, result = compiled(state, feed(batch))
+            results.append(result)
+        return state, results
+
+    return block
+
+
 class Feed:
     """Hands the rows of a split to a compiled step.
 
@@ -68,7 +134,7 @@ class Feed:
     """
 
     def __init__(self, split: Split, mesh: Mesh, placement: str = "auto") -> None:
-        self._mesh = mesh
+        self.mesh = mesh
         self._split = split
         self.num_images = len(split)
         if placement == "auto":
@@ -79,21 +145,32 @@ class Feed:
             self._arrays = replicate((split.images, split.labels), mesh)
 
     def __call__(self, rows: np.ndarray) -> tuple[Any, Any, Any]:
-        """Arguments for `gather` inside the step."""
+        """Return the source of a batch, rows [B], for `gather` inside the step.
+
+        Rows [n, B] make that of n batches, of which `batch_of` takes one.
+        """
         if self.on_device:
-            return (*self._arrays, replicate(rows, self._mesh))
-        divides = len(rows) % self._mesh.size == 0
-        spec = PartitionSpec(_AXIS) if divides else PartitionSpec()
-        sharding = NamedSharding(self._mesh, spec)
+            return (*self._arrays, replicate(rows, self.mesh))
+        divides = rows.shape[-1] % self.mesh.size == 0
+        spec = [None] * (rows.ndim - 1) + [_AXIS if divides else None]
+        sharding = NamedSharding(self.mesh, PartitionSpec(*spec))
 
         def own_rows(values: np.ndarray) -> jax.Array:
             def of_device(index: Any) -> np.ndarray:
-                return values[rows[index[0]]]
+                return values[rows[index[: rows.ndim]]]
 
-            shape = (len(rows), *values.shape[1:])
+            shape = (*rows.shape, *values.shape[1:])
             return jax.make_array_from_callback(shape, sharding, of_device)
 
         return own_rows(self._split.images), own_rows(self._split.labels), None
+
+
+def batch_of(source: tuple[Any, Any, Any], index: Any) -> tuple[Any, Any, Any]:
+    """Return the source of one of the batches of `source`, inside a program."""
+    images, labels, rows = source
+    if rows is None:
+        return images[index], labels[index], None
+    return images, labels, rows[index]
 
 
 def gather(

@@ -11,8 +11,9 @@ from flax import linen as nn
 from jaxtyping import Array
 
 from attn_cnn_jax import checkpoint as checkpoint_lib
-from attn_cnn_jax import data, models
+from attn_cnn_jax import data, models, parallel
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.evaluate import evaluate, forward, make_eval_step
 from attn_cnn_jax.models.layers import sown_layers
 
 
@@ -105,7 +106,7 @@ class Run:
 
         uint8 images [B, H, W, C] and their indices int32 [B] in the test set.
         """
-        return jax.jit(lambda *batch: [probs for _, probs in _forward(self, *batch)])
+        return jax.jit(lambda *batch: [probs for _, probs in self._sown(*batch)])
 
     @cached_property
     def layers(self) -> list[tuple[str, jax.ShapeDtypeStruct]]:
@@ -115,28 +116,55 @@ class Run:
         names: list[str] = []
 
         def sown(*batch: Any) -> list[Array]:
-            named = _forward(self, *batch)
+            named = self._sown(*batch)
             names.extend(name for name, _ in named)
             return [probs for _, probs in named]
 
         shapes = jax.eval_shape(sown, self.variables, images, indices)
         return list(zip(names, shapes, strict=True))
 
+    def _sown(
+        self, variables: Any, images: Array, indices: Array
+    ) -> list[tuple[str, Array]]:
+        """Return (name, probabilities) of every layer, in evaluation mode."""
+        _, sown = self.forward(variables, images, indices, mutable=["intermediates"])
+        fields = self.config.model
+        return sown_layers(
+            sown.get("intermediates", {}), fields.name, fields.get("num_sweeps", 1)
+        )
 
-def _forward(
-    run: Run, variables: Any, images: Array, indices: Array
-) -> list[tuple[str, Array]]:
-    """(name, probabilities) of every layer, in eval mode.
+    def forward(
+        self, variables: Any, images: Array, indices: Array, **options: Any
+    ) -> Any:
+        """Apply the model to test images in evaluation mode: `evaluate.forward`."""
+        return forward(
+            self.model,
+            self.dataset,
+            self.config.seed,
+            variables,
+            images,
+            indices,
+            **options,
+        )
 
-    The only forward pass of the analysis. What a network draws at evaluation comes
-    from the `indices` of the images, as when the run was evaluated.
-    """
-    rng, channels = jax.random.key(run.config.seed), images.shape[-1]
-    draws: Any = models.evaluation_draws(run.model, rng, indices, channels)
-    images = data.normalize(images, run.dataset.mean, run.dataset.std)
-    applied: Any = run.model.apply(
-        variables, images, train=False, mutable=["intermediates"], **draws
-    )
-    sown = applied[1].get("intermediates", {})
-    fields = run.config.model
-    return sown_layers(sown, fields.name, fields.get("num_sweeps", 1))
+    def evaluate(self) -> dict[str, int | float]:
+        """Score the test set again.
+
+        Returns the step of the checkpoint, the mean loss, the accuracy and the number
+        of images.
+        """
+        rng, shape = jax.random.key(0), self.dataset.image_shape
+        wanted = jax.eval_shape(
+            lambda: models.initial_variables(self.model, rng, shape)
+        )
+        checkpoint_lib.refuse_other_shapes(
+            wanted, self.variables, "the checkpoint does not fit its config and data"
+        )
+        mesh = parallel.make_mesh()
+        result = evaluate(
+            make_eval_step(self.config, self.model, self.dataset, mesh),
+            parallel.replicate(self.variables, mesh),
+            parallel.Feed(self.dataset.test, mesh, self.config.dataset.placement),
+            self.config.eval_batch_size,
+        )
+        return {"step": self.step, **result}

@@ -19,14 +19,14 @@ class Stopped(Exception):
 
 
 class StopSignals:
-    """SIGTERM and Ctrl-C as a flag that the loop reads after each step.
+    """SIGTERM and Ctrl-C as a flag that the loop reads after each block of steps.
 
-    With several processes JAX's own notice makes all of them stop after the same step;
+    With several processes JAX's own notice makes all of them stop after the same block;
     Ctrl-C is passed on to it.
     """
 
     def __enter__(self) -> "StopSignals":
-        self._received = 0
+        self._received = self._asked = 0
         self._many = jax.process_count() > 1
         self._before = {}
         for number in (
@@ -46,9 +46,13 @@ class StopSignals:
             raise KeyboardInterrupt  # asked twice: do not wait for the save
         self._received = number
 
-    def received(self, step: int) -> int:
-        """The number of the signal to stop after this step, 0 if none."""
+    def received(self) -> int:
+        """Return the number of the signal to stop for now, 0 if none.
+
+        All processes have to ask equally often.
+        """
+        self._asked += 1
         if self._many:
-            stop = multihost_utils.reached_preemption_sync_point(step)
+            stop = multihost_utils.reached_preemption_sync_point(self._asked)
             return signal.SIGTERM if stop else 0
         return self._received

@@ -1,30 +1,47 @@
-"""The training loop: steps, evaluation, checkpoints and metrics until the end."""
+"""Training: the state, the step that changes it, and the loop until the end."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 import shutil
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from flax import struct
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from attn_cnn_jax import (
-    checkpoint,
-    data,
-    environment,
-    metrics,
-    models,
-    parallel,
-    progress,
-)
+from attn_cnn_jax import checkpoint, data, environment, models, optim, parallel
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.evaluate import evaluate, make_eval_step, refuse_other_shapes
+from attn_cnn_jax.evaluate import make_evaluation
+from attn_cnn_jax.log import TrainLog
 from attn_cnn_jax.metrics import Sums
 from attn_cnn_jax.signals import Stopped, StopSignals
-from attn_cnn_jax.task import Task, TrainState
+from attn_cnn_jax.timetable import Timetable
+
+
+class TrainState(struct.PyTreeNode):
+    """All that a training step changes; pytrees of arrays."""
+
+    step: Any  # updates so far
+    variables: Any  # {"params": ..., and "batch_stats" where the model has them}
+    opt_state: Any
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a training is: what a checkpoint keeps of it besides the config."""
+
+    step: int
+    state: TrainState
+    best: tuple[float, int]  # the highest accuracy of an evaluation, and its step
+    interval: Sums  # of the steps since the last record of the log
 
 
 def train(
@@ -32,254 +49,220 @@ def train(
 ) -> dict[str, int | float]:
     """Train `config` in `workdir`, or continue there, and return the last evaluation.
 
-    A new run starts from the last variables of `config.init_from` if that is not empty,
-    with an optimizer and a step of its own.
-    Raises `Stopped` after a SIGTERM or Ctrl-C, with the state saved, and `UserError`
-    where the config, the data or the workdir cannot be used or the loss is not finite.
+    Raises `Stopped` (the state is saved) or a `UserError` that says what to change.
     """
-    workdir = pathlib.Path(workdir)
     config_lib.check(config)
-    _refuse_other_run(config, workdir)
-    mesh = mesh or parallel.make_mesh()
-    dataset = data.load(config.dataset)
-    task = Task.of(config, dataset)
-    shapes = jax.eval_shape(task.initial_state)  # what cannot be built, before writing
-    start = None if checkpoint.is_resumable(workdir) else _start(config, shapes)
-    with (
-        StopSignals() as stop,
-        checkpoint.Checkpoints(workdir, config, config.checkpoints_to_keep) as saved,
-    ):
-        if jax.process_index() == 0:
-            checkpoint.write_config(workdir, config)
-            origin = start and {"init_from": config.init_from, "init_step": start.step}
-            environment.record(workdir, mesh, origin)
-        run = _Run(task, mesh, workdir, saved, shapes, start)
-        return run.to_the_end(stop)
-
-
-class _Run:
-    """A training in progress: the state, the sums not yet written, the files."""
-
-    def __init__(
-        self,
-        task: Task,
-        mesh: Mesh,
-        workdir: pathlib.Path,
-        saved: checkpoint.Checkpoints,
-        shapes: TrainState,
-        start: checkpoint.Checkpoint | None,
-    ) -> None:
-        self.task, self.mesh, self.saved = task, mesh, saved
-        self.workdir = workdir
-        self.config = config = task.config
-        like = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(
-                leaf.shape, leaf.dtype, sharding=parallel.replicated(mesh)
-            ),
-            shapes,
-        )
-        training = {"step": like.step, "opt_state": like.opt_state}
-        found = saved.restore((like.variables, training))
-        self.best = {"accuracy": -1.0, "step": 0}
-        self.interval = Sums.zero()
-        if found is None:
-            self.step = 0
-            draw, given = task.initial_state, ()
-            if start is not None:
-                draw, given = task.start_of, (start.variables,)
-            self.state = parallel.replicate(jax.jit(draw)(*given), mesh)
-        else:
-            self.step = found.step
-            self.state = TrainState(
-                found.training["step"], found.variables, found.training["opt_state"]
-            )
-            changed = config_lib.differences(found.config, config)
-            images = found.progress["train_images"]
-            if images != len(task.dataset.train):
-                changed.append(f"images: {images} -> {len(task.dataset.train)}")
-            if changed:
-                raise _other_run(workdir, changed)
-            self.best = found.progress["best"]
-            self.interval = Sums(*found.progress["interval"])
-        self.unread: list[tuple[int, Sums]] = []
-        self._epoch_rows: Any = None
-        self.is_main = jax.process_index() == 0
-        self.metrics = metrics.MetricsFile(workdir, self.step, enabled=self.is_main)
-        self.train_step = task.make_train_step(mesh)
-        self.eval_step = make_eval_step(
-            task.model,
-            task.dataset,
-            mesh,
-            config.seed,
-            in_training_mode=config.evaluate_in_training_mode,
-        )
-        placement = config.dataset.placement
-        self.feed = parallel.Feed(task.dataset.train, mesh, placement)
-        splits = {"test": task.dataset.test, "validation": task.dataset.validation}
-        self.eval_feeds = {
-            name: parallel.Feed(split, mesh, placement)
-            for name, split in splits.items()
-            if split is not None
-        }
-        self.bar = progress.Bar(
-            self.step,
-            task.num_steps,
-            task.steps_per_epoch,
-            config.batch_size,
-            enabled=self.is_main,
-        )
-
-    def to_the_end(self, stop: "StopSignals") -> dict[str, int | float]:
-        """Steps until all are done; evaluation, checkpoints and metrics on the way."""
-        config, task = self.config, self.task
-        result: dict[str, int | float] = {}
-        try:
-            self._announce()
-            self._snapshot()
-            first = self.step
-            while self.step < task.num_steps:
-                epoch, batch = divmod(self.step, task.steps_per_epoch)
-                if batch == 0 or self._epoch_rows is None:
-                    self._epoch_rows = data.epoch_rows(
-                        config.seed, epoch, len(task.dataset.train), config.batch_size
-                    )
-                source = self.feed(self._epoch_rows[batch])
-                if self.step == first:
-                    self.bar.pause()  # compiling is not training
-                self.state, sums = self.train_step(self.state, source)
-                if self.step == first:
-                    self.bar.resume()
-                self.step += 1
-                self.unread.append((self.step, sums))
-                if (self.step - 1) % config.log_every_steps == 0:
-                    self._read_sums(self.unread[:-1])  # while this step is computed
-                signal_number = stop.received(self.step)
-                result = self._evaluate_and_save(signal_number) or result
-                if signal_number:
-                    raise Stopped(signal_number, self.step)
-            result = result or self._evaluate(record=False)  # nothing was left to do
-            self._read_sums()
-            self.bar.say(
-                f"complete: {task.num_steps} steps; best accuracy "
-                f"{self.best['accuracy']:.4f} after step {self.best['step']}; results "
-                f"in {self.workdir}"
-            )
+    workdir, mesh = pathlib.Path(workdir), mesh or parallel.make_mesh()
+    _refuse_other_config(config, workdir)
+    dataset, keep = data.load(config.dataset), config.checkpoints_to_keep
+    due = Timetable(config, len(dataset.train))
+    model = models.build(config.model, dataset.num_classes)
+    optimizer = optim.make_optimizer(config.optimizer, due.schedule)
+    draw = functools.partial(initial_state, config, model, optimizer, dataset)
+    with StopSignals() as stop, checkpoint.Checkpoints(workdir, config, keep) as saved:
+        run = _continue_or_begin(config, workdir, saved, due, draw, mesh)
+        train_step = make_train_step(config, model, optimizer, dataset, mesh)
+        feed = parallel.Feed(dataset.train, mesh, config.dataset.placement)
+        train_block = parallel.compile_blocks(train_step, feed, due.longest_block)
+        evaluate = make_evaluation(config, model, dataset, mesh)
+        with TrainLog(workdir, config, due, run.step, run.interval) as log:
+            log.begin(run.state.variables, mesh)
+            result = {}
+            while run.step < due.num_steps:
+                rows = due.next_rows(run.step)
+                run.state, sums = train_block(run.state, rows)
+                run.step += len(rows)
+                log.add(sums, len(rows))
+                stop_signal, accuracy = stop.received(), None
+                if due.evaluation(run.step):
+                    with log.paused():
+                        result = log.evaluated(run.step, evaluate(run.state.variables))
+                    accuracy = result["accuracy"]
+                    run.best = max(run.best, (accuracy, run.step))
+                if stop_signal or due.checkpoint(run.step):
+                    with log.paused():
+                        _save(run, log.interval, due.num_images, accuracy, saved)
+                if due.snapshot(run.step):
+                    saved.save_snapshot(run.step, run.state.variables)
+                if stop_signal:
+                    raise Stopped(stop_signal, run.step)
+            result = result or log.evaluated(run.step, evaluate(run.state.variables))
+            log.end(run.best)
             return result
-        finally:
-            self.bar.close()
-            self.metrics.close()
 
-    def _announce(self) -> None:
-        count = models.count_parameters(self.state.variables)
-        devices = self.mesh.devices.ravel()
-        begun = f"continues after step {self.step}" if self.step else "begins"
-        self.bar.say(
-            f"{self.config.model.name} with {count:,} parameters on {len(devices)} x "
-            f"{devices[0].device_kind}: {self.workdir} {begun} of {self.task.num_steps}"
+
+def initial_state(
+    config: ConfigDict,
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    dataset: data.Dataset,
+    variables: Mapping[str, Any] | None = None,
+) -> TrainState:
+    """Return the state before the first step, drawn from `config.seed` alone.
+
+    With `variables` it has these, and an optimizer that starts afresh.
+    """
+    if variables is None:
+        rng = jax.random.fold_in(_rngs(config.seed)[0], 0)
+        variables = models.initial_variables(model, rng, dataset.image_shape)
+    opt_state = optimizer.init(variables["params"])
+    return TrainState(jnp.zeros((), jnp.int32), variables, opt_state)
+
+
+def make_train_step(
+    config: ConfigDict,
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    dataset: data.Dataset,
+    mesh: Mesh,
+) -> Callable[[TrainState, Any], tuple[TrainState, Sums]]:
+    """Return the step `(state, source) -> (state, Sums of the batch before it)`.
+
+    It is a pure function to be compiled; `source` is what a `parallel.Feed` hands over.
+    What is random in it comes from the seed and `state.step`.
+    """
+    run_rng, fields = _rngs(config.seed)[1], config.dataset
+
+    def train_step(state: TrainState, source: Any) -> tuple[TrainState, Sums]:
+        augment_rng, model_rng = jax.random.split(
+            jax.random.fold_in(run_rng, state.step)
         )
+        images, labels = parallel.gather(source, mesh)
+        images = data.augment(
+            images, augment_rng, crop_padding=fields.crop_padding, flip=fields.flip
+        )
+        images = data.normalize(images, dataset.mean, dataset.std)
+        images = parallel.split_batch(images, mesh)
+        params = state.variables["params"]
+        others = {k: v for k, v in state.variables.items() if k != "params"}
 
-    def _read_sums(self, unread: list[tuple[int, Sums]] | None = None) -> None:
-        """Fetch the sums since the last time; write a record where an interval ends."""
-        unread = self.unread if unread is None else unread
-        self.unread = self.unread[len(unread) :]
-        for step, sums in jax.device_get(unread):
-            sums = sums.on_host()
-            if not metrics.is_finite(sums):
-                raise UserError(
-                    f"the loss of step {step} is {sums.loss}; the run stops. Its "
-                    "checkpoints are from before; lower config.optimizer.learning_rate."
-                )
-            self.interval += sums
-            if step % self.config.log_every_steps == 0 or step == self.task.num_steps:
-                means = self.interval.means()
-                self.interval = Sums.zero()
-                values = {
-                    "epoch": step / self.task.steps_per_epoch,
-                    **means,
-                    "learning_rate": self.task.learning_rate(step),
-                    **self.bar.advance(step, means),
-                }
-                self.metrics.write(step, "train", values)
-
-    def _evaluate_and_save(self, signal_number: int) -> dict[str, int | float] | None:
-        """What is due after a step; a save comes last, when its record is written."""
-        config, step, per_epoch = self.config, self.step, self.task.steps_per_epoch
-        last = step == self.task.num_steps
-
-        def due(interval: int) -> bool:
-            return interval > 0 and step % interval == 0
-
-        result, accuracy = None, None
-        if last or due(config.eval_every_epochs * per_epoch):
-            self._read_sums()
-            self.bar.pause()
-            result = self._evaluate()
-            self.bar.resume()
-            accuracy = float(result["accuracy"])
-            if accuracy >= self.best["accuracy"]:
-                self.best = {"accuracy": accuracy, "step": step}
-        if result or signal_number or due(config.checkpoint_every_steps):
-            self._read_sums()
-            state, interval = self.state, self.interval
-            self.bar.pause()
-            self.saved.save(
-                step,
-                state.variables,
-                {"step": state.step, "opt_state": state.opt_state},
-                {
-                    "train_images": len(self.task.dataset.train),
-                    "best": self.best,
-                    "interval": [interval.loss, interval.correct, interval.count],
-                },
-                accuracy,
+        def mean_loss(params: Any) -> tuple[jax.Array, Any]:
+            logits, others_after = model.apply(
+                {"params": params, **others},
+                images,
+                train=True,
+                rngs={"dropout": model_rng, "class_token": model_rng},
+                mutable=list(others),
             )
-            self.bar.resume()
-        self._snapshot()
-        return result
+            sums = Sums.of(logits, labels, label_smoothing=config.label_smoothing)
+            return sums.loss / sums.count, (sums, others_after)
 
-    def _snapshot(self) -> None:
-        interval = self.config.snapshot_every_epochs * self.task.steps_per_epoch
-        if interval and self.step % interval == 0:
-            self.saved.save_snapshot(self.step, self.state.variables)
+        grads, (sums, others) = jax.grad(mean_loss, has_aux=True)(params)
+        updates, opt_state = optimizer.update(grads, state.opt_state, params)
+        params = optax.apply_updates(params, updates)
+        variables = {"params": params, **others}
+        return TrainState(state.step + 1, variables, opt_state), sums
 
-    def _evaluate(self, *, record: bool = True) -> dict[str, int | float]:
-        """Score every held-out split; the result that chooses the best checkpoint."""
-        results = {}
-        for name, feed in self.eval_feeds.items():
-            results[name] = evaluate(
-                self.eval_step, self.state.variables, feed, self.config.eval_batch_size
-            )
-            epoch = self.step / self.task.steps_per_epoch
-            values = {"epoch": epoch, **results[name]}
-            if record:
-                self.metrics.write(self.step, name, values)
-            self.bar.say_evaluation(self.step, name, results[name])
-        return results.get("validation", results["test"])
+    return train_step
 
 
-def _start(config: ConfigDict, shapes: TrainState) -> checkpoint.Checkpoint | None:
-    """What a new run starts from, its variables as `shapes`; None: drawn ones."""
-    source = config.init_from
-    if not source:
+def _rngs(seed: int) -> jax.Array:
+    """Return the keys of the initialisation and of the steps."""
+    return jax.random.split(jax.random.key(seed))
+
+
+def _continue_or_begin(
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    saved: checkpoint.Checkpoints,
+    due: Timetable,
+    draw: Callable[..., TrainState],
+    mesh: Mesh,
+) -> Progress:
+    """Return the progress in the newest checkpoint, or that of a run that begins.
+
+    A new run starts from the last variables of `config.init_from` if that is not empty,
+    with an optimizer and a step of its own. `draw` is `initial_state`.
+    """
+    shapes = jax.eval_shape(draw)  # what cannot be built writes nothing
+    origin = None if checkpoint.is_resumable(workdir) else _origin(config, shapes)
+    if jax.process_index() == 0:
+        checkpoint.write_config(workdir, config)
+        begins_with = origin and {
+            "init_from": config.init_from,
+            "init_step": origin.step,
+        }
+        environment.record(workdir, mesh, begins_with)
+    placed = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=parallel.replicated(mesh)
+        ),
+        shapes,
+    )
+    found = saved.restore(
+        (placed.variables, {"step": placed.step, "opt_state": placed.opt_state})
+    )
+    if found is None:
+        given = () if origin is None else (origin.variables,)
+        state = parallel.replicate(jax.jit(draw)(*given), mesh)
+        run = Progress(0, state, (-1.0, 0), Sums.zero())
+    else:
+        run = _continued(found, config, workdir, due.num_images)
+    if due.snapshot(run.step):  # a kill may have come before it
+        saved.save_snapshot(run.step, run.state.variables)
+    return run
+
+
+def _continued(
+    found: checkpoint.Checkpoint,
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    num_images: int,
+) -> Progress:
+    """Return the progress that a checkpoint of this same run holds."""
+    changed = config_lib.differences(found.config, config)
+    images = found.progress["train_images"]
+    if images != num_images:
+        changed.append(f"images: {images} -> {num_images}")
+    if changed:
+        raise _other_run(workdir, changed)
+    training, best = found.training, found.progress["best"]
+    return Progress(
+        found.step,
+        TrainState(training["step"], found.variables, training["opt_state"]),
+        (best["accuracy"], best["step"]),
+        Sums(*found.progress["interval"]),
+    )
+
+
+def _origin(config: ConfigDict, shapes: TrainState) -> checkpoint.Checkpoint | None:
+    """Return the checkpoint of `init_from`, its variables as `shapes`, if it is set."""
+    if not config.init_from:
         return None
-    start = checkpoint.load(os.path.expanduser(source))
-    refuse_other_shapes(
+    origin = checkpoint.load(os.path.expanduser(config.init_from))
+    checkpoint.refuse_other_shapes(
         shapes.variables,
-        start.variables,
-        f"config.init_from: the variables of {source} do not fit this config and data",
+        origin.variables,
+        f"config.init_from: the variables of {config.init_from} do not fit this config "
+        "and data",
     )
     variables = jax.tree.map(
-        lambda leaf, like: leaf.astype(like.dtype), start.variables, shapes.variables
+        lambda leaf, like: leaf.astype(like.dtype), origin.variables, shapes.variables
     )
-    return dataclasses.replace(start, variables=variables)
+    return dataclasses.replace(origin, variables=variables)
 
 
-def _refuse_other_run(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """A run is continued under its own config; one that saved nothing is replaced."""
+def _save(
+    run: Progress,
+    interval: Sums,
+    num_images: int,
+    accuracy: float | None,
+    saved: checkpoint.Checkpoints,
+) -> None:
+    """Begin to save a training, with its accuracy where it has just been evaluated."""
+    progress = {
+        "train_images": num_images,
+        "best": {"accuracy": run.best[0], "step": run.best[1]},
+        "interval": [interval.loss, interval.correct, interval.count],
+    }
+    training = {"step": run.state.step, "opt_state": run.state.opt_state}
+    saved.save(run.step, run.state.variables, training, progress, accuracy)
+
+
+def _refuse_other_config(config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Refuse to go on with a run of another config; one without a save is replaced."""
     old = checkpoint.read_config(workdir)
-    if old is None:
-        return
-    changed = config_lib.differences(old, config)
+    changed = [] if old is None else config_lib.differences(old, config)
     if changed and checkpoint.is_resumable(workdir):
         raise _other_run(workdir, changed)
     if changed and jax.process_index() == 0:

@@ -67,6 +67,13 @@ def test_an_empty_workdir_has_nothing_to_restore(tmp_path, tiny_config):
     assert restore(tmp_path, tiny_config()) is None
 
 
+def test_the_best_of_equal_checkpoints_is_the_latest(tmp_path, tiny_config):
+    with checkpoint.Checkpoints(tmp_path, tiny_config(), keep=3) as checkpoints:
+        for step, accuracy in ((1, 0.9), (2, 0.9), (3, 0.5)):
+            save(checkpoints, step, accuracy)
+    assert checkpoint.load(tmp_path, "best").step == 2
+
+
 def test_the_newest_and_the_best_are_kept(tmp_path, tiny_config):
     with checkpoint.Checkpoints(tmp_path, tiny_config(), keep=2) as checkpoints:
         accuracies = {1: 0.1, 2: 0.9, 3: None, 4: 0.8, 5: 0.3, 6: None}

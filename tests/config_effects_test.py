@@ -1,17 +1,18 @@
 """Each field of the schema changes what is computed, drawn, kept or written."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax import data, evaluate, metrics, parallel, train
-from attn_cnn_jax import task as task_lib
+from attn_cnn_jax import data, evaluate, metrics, models, optim, parallel, train
 from attn_cnn_jax.config import (
     base_config,
     check,
@@ -24,6 +25,7 @@ from attn_cnn_jax.config import (
 from attn_cnn_jax.config.record import flatten
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import ATTENTIONS
+from attn_cnn_jax.timetable import Timetable
 
 BLOCKS = ("self_attention", "resnet", "san", "san_hierarchical", "vit")
 TINY: dict[str, dict[str, Any]] = {
@@ -77,44 +79,49 @@ def put(config: ConfigDict, field: str, value: Any) -> None:
         config[last] = value
 
 
-def task_of(config: ConfigDict) -> task_lib.Task:
-    return task_lib.Task.of(config, data.load(config.dataset))
+def parts_of(config: ConfigDict) -> tuple:
+    """What a step is made of: config, model, optimizer and dataset."""
+    dataset = data.load(config.dataset)
+    model = models.build(config.model, dataset.num_classes)
+    schedule = Timetable(config, len(dataset.train)).schedule
+    return config, model, optim.make_optimizer(config.optimizer, schedule), dataset
+
+
+def drawn(config: ConfigDict) -> Callable[[], Any]:
+    """The function that draws the initial state."""
+    return functools.partial(train.initial_state, *parts_of(config))
 
 
 def program(config: ConfigDict, workdir: Path) -> str:
     """The text of the compiled training step."""
-    task = task_of(config)
     mesh = parallel.make_mesh(jax.devices()[:1])
-    state = jax.eval_shape(task.initial_state)
-    feed = parallel.Feed(task.dataset.train, mesh, config.dataset.placement)
+    parts = parts_of(config)
+    step = train.make_train_step(*parts, mesh)
+    feed = parallel.Feed(parts[-1].train, mesh, config.dataset.placement)
     rows = data.epoch_rows(config.seed, 0, feed.num_images, config.batch_size)
-    return task.make_train_step(mesh).lower(state, feed(rows[0])).as_text()
+    state = jax.eval_shape(drawn(config))
+    return jax.jit(step).lower(state, feed(rows[0])).as_text()
 
 
-def evaluation(config: ConfigDict, workdir: Path) -> dict[str, Any]:
-    """The options of the evaluation that a run compiles."""
-    seen: dict[str, Any] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        shared_steps(patch, [])
-        make_eval_step = train.make_eval_step
-
-        def recorded(*arguments, **options):
-            seen.update(options)
-            return make_eval_step(*arguments, **options)
-
-        patch.setattr(train, "make_eval_step", recorded)
-        train.train(config, workdir, mesh=parallel.make_mesh(jax.devices()[:1]))
-    return seen
+def evaluation(config: ConfigDict, workdir: Path) -> str:
+    """The text of the compiled evaluation step."""
+    mesh = parallel.make_mesh(jax.devices()[:1])
+    _, model, _, dataset = parts_of(config)
+    step: Any = evaluate.make_eval_step(config, model, dataset, mesh)
+    rows = np.arange(config.eval_batch_size, dtype=np.int32)
+    source = parallel.Feed(dataset.test, mesh, config.dataset.placement)(rows)
+    variables = jax.eval_shape(drawn(config)).variables
+    return step.lower(variables, source, rows, rows.astype(np.float32)).as_text()
 
 
 def start(config: ConfigDict, workdir: Path) -> str:
     """The text of the program that draws the initial state."""
-    return jax.jit(task_of(config).initial_state).lower().as_text()
+    return jax.jit(drawn(config)).lower().as_text()
 
 
 def shapes(config: ConfigDict, workdir: Path) -> str:
     """The shapes of the initial state."""
-    return str(jax.eval_shape(task_of(config).initial_state))
+    return str(jax.eval_shape(drawn(config)))
 
 
 def order(config: ConfigDict, workdir: Path) -> list:
@@ -125,14 +132,23 @@ def order(config: ConfigDict, workdir: Path) -> list:
 
 def rates(config: ConfigDict, workdir: Path) -> list[float]:
     """The learning rate of every update."""
-    task = task_of(config)
-    return [float(task.schedule(k)) for k in range(task.num_steps)]
+    due = Timetable(config, len(data.load(config.dataset).train))
+    return [due.learning_rate(step + 1) for step in range(due.num_steps)]
 
 
 def splits(config: ConfigDict, workdir: Path) -> list[int]:
     """How many images train, test and validation have."""
     dataset = data.load(config.dataset)
     return [len(s) for s in (dataset.train, dataset.test, dataset.validation or ())]
+
+
+def blocks(config: ConfigDict, workdir: Path) -> list[int]:
+    """How many batches each dispatch of the first epoch has."""
+    due, step, counts = Timetable(config, len(data.load(config.dataset).train)), 0, []
+    while step < due.steps_per_epoch:
+        counts.append(len(due.next_rows(step)))
+        step += counts[-1]
+    return counts
 
 
 def placement(config: ConfigDict, workdir: Path) -> bool:
@@ -154,7 +170,7 @@ def where(config: ConfigDict, workdir: Path) -> str:
 def origin(config: ConfigDict, workdir: Path) -> str:
     """What a new run says of its first variables, which are not there."""
     try:
-        return str(train._start(config, jax.eval_shape(task_of(config).initial_state)))
+        return str(train._origin(config, jax.eval_shape(drawn(config))))
     except UserError as error:
         return str(error)
 
@@ -209,6 +225,7 @@ EFFECTS: dict[str, dict[str, tuple[Any, Callable, dict[str, str]]]] = {
         "eval_every_epochs": (2, run, {}),
         "eval_batch_size": (90, run, {}),
         "evaluate_in_training_mode": (True, evaluation, {}),
+        "steps_per_dispatch": (2, blocks, {}),
         "log_every_steps": (2, run, {}),
         "checkpoint_every_steps": (2, run, {}),
         "checkpoints_to_keep": (1, run, {}),
@@ -307,14 +324,14 @@ def shared_steps(patch: pytest.MonkeyPatch, batches: list[int]) -> None:
     `batches` gets the sizes of the batches that are evaluated.
     """
 
-    def make_train_step(task, mesh):
+    def compile_blocks(*arguments):
         if "train" not in _compiled:
-            _compiled["train"] = original_train(task, mesh)
+            _compiled["train"] = original_train(*arguments)
         return _compiled["train"]
 
-    def make_eval_step(*arguments, **options):
+    def make_eval_step(*arguments):
         if "eval" not in _compiled:
-            _compiled["eval"] = original_eval(*arguments, **options)
+            _compiled["eval"] = original_eval(*arguments)
 
         def step(variables, source, rows, weights):
             batches.append(len(weights))
@@ -323,14 +340,13 @@ def shared_steps(patch: pytest.MonkeyPatch, batches: list[int]) -> None:
         return step
 
     if "start" not in _compiled:
-        task = task_of(small())
-        state = jax.device_get(jax.jit(task.initial_state)())
-        _compiled["start"] = lambda task: jax.tree.map(jnp.asarray, state)
-    original_train = task_lib.Task.make_train_step
+        state = jax.device_get(jax.jit(drawn(small()))())
+        _compiled["start"] = lambda *parts: jax.tree.map(jnp.asarray, state)
+    original_train = parallel.compile_blocks
     original_eval = evaluate.make_eval_step
-    patch.setattr(task_lib.Task, "initial_state", _compiled["start"])
-    patch.setattr(task_lib.Task, "make_train_step", make_train_step)
-    patch.setattr(train, "make_eval_step", make_eval_step)
+    patch.setattr(train, "initial_state", _compiled["start"])
+    patch.setattr(parallel, "compile_blocks", compile_blocks)
+    patch.setattr(evaluate, "make_eval_step", make_eval_step)
 
 
 def test_every_field_has_its_row():

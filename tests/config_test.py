@@ -123,6 +123,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "eval_every_epochs": [-1, 1.0, HUGE],
         "eval_batch_size": [0, "100", 10**12],
         "evaluate_in_training_mode": [1, "yes", None],
+        "steps_per_dispatch": [0, 2.5, HUGE],
         "log_every_steps": [0, 2.5, HUGE],
         "checkpoint_every_steps": [-1, "500", HUGE],
         "checkpoints_to_keep": [0, 1.0, HUGE],

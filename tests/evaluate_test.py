@@ -11,12 +11,19 @@ from attn_cnn_jax import checkpoint, data, models, parallel
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.config import self_attention, vit
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.evaluate import evaluate, evaluate_run, make_eval_step
+from attn_cnn_jax.evaluate import evaluate, make_eval_step
+from attn_cnn_jax.run import Run
 
 
 @pytest.fixture(scope="module")
 def digits() -> data.Dataset:
     return data._load_digits(enlarge=False)
+
+
+def with_seed(seed: int):
+    config = config_lib.base_config()
+    config.seed = seed
+    return config
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +64,7 @@ def test_evaluation_is_the_mean_over_all_images(
 ):
     mesh = parallel.make_mesh()
     result = evaluate(
-        make_eval_step(model, digits, mesh, 0),
+        make_eval_step(with_seed(0), model, digits, mesh),
         parallel.replicate(variables, mesh),
         parallel.Feed(digits.test, mesh, placement),
         batch_size,
@@ -71,7 +78,7 @@ def test_evaluation_is_the_mean_over_all_images(
 def test_every_image_has_the_same_say(model, variables, digits, wanted):
     """A label that turns wrong costs 1/360: of the first and of the last image."""
     mesh = parallel.make_mesh(jax.devices()[:1])
-    step = make_eval_step(model, digits, mesh, 0)
+    step = make_eval_step(with_seed(0), model, digits, mesh)
     on_device = parallel.replicate(variables, mesh)
 
     def correct(labels: np.ndarray) -> int:
@@ -102,7 +109,7 @@ def small_vit(class_token: str):
 def losses_of_images(network, variables, digits, seed, batch_size, placement, devices):
     """Loss of the test set, and of its images 5 to 7 by themselves."""
     mesh = parallel.make_mesh(jax.devices()[:devices])
-    step = make_eval_step(network, digits, mesh, seed)
+    step = make_eval_step(with_seed(seed), network, digits, mesh)
     on_devices = parallel.replicate(variables, mesh)
     feed = parallel.Feed(digits.test, mesh, placement)
     whole = evaluate(step, on_devices, feed, batch_size)
@@ -127,7 +134,7 @@ def test_the_same_image_at_another_index_has_another_token(digits):
     """Else all images of a set would share one."""
     network, variables = small_vit("random")
     mesh = parallel.make_mesh(jax.devices()[:1])
-    step = make_eval_step(network, digits, mesh, 0)
+    step = make_eval_step(with_seed(0), network, digits, mesh)
     twice = data.Split(digits.test.images[[3, 3]], digits.test.labels[[3, 3]])
     feed = parallel.Feed(twice, mesh)
     one = np.ones(1, np.float32)
@@ -163,7 +170,7 @@ def test_variables_of_other_classes_are_refused_by_name(tiny_config, tmp_path):
     variables = models.initial_variables(model, jax.random.key(0), (8, 8, 1))
     checkpoint.write_variables(tmp_path, config, jax.device_get(variables))
     with pytest.raises(UserError, match=r"classifier/bias has shape \(3,\), not \(10,"):
-        evaluate_run(tmp_path)
+        Run(tmp_path).evaluate()
 
 
 def test_evaluation_in_training_mode_goes_by_the_batch(tmp_path):
@@ -190,6 +197,6 @@ def test_evaluation_in_training_mode_goes_by_the_batch(tmp_path):
         labels = loaded.test.labels[batch]
         log_probs = jax.nn.log_softmax(logits)
         total -= float(np.take_along_axis(log_probs, labels[:, None], 1).sum())
-    in_training_mode = evaluate_run(tmp_path / "train")
+    in_training_mode = Run(tmp_path / "train").evaluate()
     np.testing.assert_allclose(in_training_mode["loss"], total / 360, rtol=1e-5)
-    assert abs(evaluate_run(tmp_path / "eval")["loss"] - total / 360) > 0.01
+    assert abs(Run(tmp_path / "eval").evaluate()["loss"] - total / 360) > 0.01

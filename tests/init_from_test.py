@@ -12,11 +12,11 @@ import jax
 import numpy as np
 import pytest
 
-from attn_cnn_jax import checkpoint, data, evaluate, metrics, signals, train
+from attn_cnn_jax import checkpoint, data, metrics, models, optim, signals, train
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax import task as task_lib
 from attn_cnn_jax.analysis.pruning import prune
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.run import Run
 
 ROOT = Path(__file__).parent.parent
 QUICKSTART = ROOT / "configs" / "quickstart.py"
@@ -30,10 +30,10 @@ def assert_same(a, b):
 def origin(tiny_config, tmp_path):
     """A workdir of variables that no run of these tests would draw."""
     config = tiny_config(seed=7)
-    task = task_lib.Task.of(config, data.load(config.dataset))
-    variables = jax.tree.map(
-        lambda leaf: np.asarray(leaf) * 1.5, jax.jit(task.initial_state)().variables
-    )
+    dataset = data.load(config.dataset)
+    model = models.build(config.model, dataset.num_classes)
+    drawn = models.initial_variables(model, jax.random.key(7), dataset.image_shape)
+    variables = jax.tree.map(lambda leaf: np.asarray(leaf) * 1.5, drawn)
     checkpoint.write_variables(tmp_path / "origin", config, variables)
     return tmp_path / "origin"
 
@@ -60,10 +60,13 @@ def test_it_starts_with_the_variables_and_nothing_else(origin, new_config, tmp_p
 
 
 def test_the_optimizer_starts_afresh(origin, new_config):
-    task = task_lib.Task.of(new_config, data.load(new_config.dataset))
+    dataset = data.load(new_config.dataset)
+    model = models.build(new_config.model, dataset.num_classes)
+    optimizer = optim.make_optimizer(new_config.optimizer, 0.1)
     given = checkpoint.load(origin).variables
-    state = task.start_of(given)
-    drawn = jax.eval_shape(task.initial_state)
+    parts = (new_config, model, optimizer, dataset)
+    state = train.initial_state(*parts, given)
+    drawn = jax.eval_shape(lambda: train.initial_state(*parts))
     assert jax.tree.structure(state) == jax.tree.structure(drawn)
     assert state.step == 0
     assert_same(state.variables, given)
@@ -78,10 +81,9 @@ def test_interrupted_and_resumed_it_ends_like_an_uninterrupted_one(
     train.train(new_config, tmp_path / "whole")
     original = signals.StopSignals.received
 
-    def received(self, current):
-        if current == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return original(self, current)
+    def received(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(self)
 
     with monkeypatch.context() as patch:
         patch.setattr(signals.StopSignals, "received", received)
@@ -114,6 +116,7 @@ def test_a_run_from_before_some_fields_goes_on(tiny_config, tmp_path):
     fields = json.loads(file.read_text())
     for name in ("init_from", "label_smoothing", "evaluate_in_training_mode"):
         del fields[name]
+    del fields["steps_per_dispatch"]
     del fields["optimizer"]["nesterov"], fields["optimizer"]["name"]
     del fields["model"]["attention_dense"], fields["model"]["share_weights"]
     file.write_text(json.dumps(fields))
@@ -196,7 +199,7 @@ def test_a_pruned_run_is_trained_on(origin, tmp_path):
     (tmp_path / "pruned").rename(tmp_path / "gone")
     again = command(tmp_path, *TRAIN, "--init_from=pruned")
     assert again.returncode == 0 and "continues after step 14 of 14" in again.stdout
-    assert evaluate.evaluate_run(run)["images"] == 360
+    assert Run(run).evaluate()["images"] == 360
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Every network learns: after some steps on the digits it is better than a guess."""
 
+import functools
 import importlib.util
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax import data, parallel
-from attn_cnn_jax import task as task_lib
+from attn_cnn_jax import data, models, optim, parallel, train
+from attn_cnn_jax.timetable import Timetable
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))
 RATE = 0.01  # of every row but these
@@ -31,19 +32,20 @@ RATES = {
 
 def losses(config, num_steps: int) -> np.ndarray:
     """The mean loss of each of the first steps."""
-    task = task_lib.Task.of(config, data.load(config.dataset))
+    dataset = data.load(config.dataset)
+    due = Timetable(config, len(dataset.train))
+    model = models.build(config.model, dataset.num_classes)
+    optimizer = optim.make_optimizer(config.optimizer, due.schedule)
+    parts = (config, model, optimizer, dataset)
     mesh = parallel.make_mesh(jax.devices()[:1])
-    state = parallel.replicate(jax.jit(task.initial_state)(), mesh)
-    step = task.make_train_step(mesh)
-    feed = parallel.Feed(task.dataset.train, mesh, config.dataset.placement)
+    draw = functools.partial(train.initial_state, *parts)
+    state = parallel.replicate(jax.jit(draw)(), mesh)
+    feed = parallel.Feed(dataset.train, mesh, config.dataset.placement)
+    block = parallel.compile_blocks(train.make_train_step(*parts, mesh), feed, 1)
     sums = []
-    for k in range(num_steps):
-        epoch, batch = divmod(k, task.steps_per_epoch)
-        rows = data.epoch_rows(
-            config.seed, epoch, len(task.dataset.train), config.batch_size
-        )
-        state, of_batch = step(state, feed(rows[batch]))
-        sums.append(of_batch)
+    for step in range(num_steps):
+        state, of_step = block(state, due.next_rows(step))
+        sums += of_step
     return np.array([s.on_host().means()["loss"] for s in jax.device_get(sums)])
 
 

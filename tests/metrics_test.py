@@ -1,13 +1,10 @@
-"""Sums over images, and the files that a run writes what they come to."""
-
-import json
+"""Sums over images, of a step and of many, and what they come to."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_cnn_jax import metrics
-from attn_cnn_jax.metrics import MetricsFile, Sums
+from attn_cnn_jax.metrics import Sums
 
 
 @pytest.fixture
@@ -79,98 +76,7 @@ def test_sums_on_the_host_are_exact_where_float32_is_not():
     assert all(type(value) is float for value in (one.loss, one.correct, one.count))
 
 
-@pytest.mark.parametrize(
-    "loss, finite", [(1.0, True), (np.nan, False), (np.inf, False)]
-)
-def test_a_loss_that_is_not_finite_is_noticed(loss, finite):
-    assert metrics.is_finite(Sums(loss, 0.0, 1.0)) is finite
-
-
-def write(workdir, first: int, last: int) -> None:
-    file = MetricsFile(workdir, first, enabled=True)
-    for step in range(first + 1, last + 1):
-        file.write(step, "train", {"loss": step / 7, "accuracy": 0.5})
-    file.write(last, "test", {"accuracy": 0.25})
-    file.close()
-
-
-def test_a_line_is_an_object_and_all_scalars_are_events(tmp_path):
-    write(tmp_path, 0, 3)
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    first = {"step": 1, "split": "train", "loss": 1 / 7, "accuracy": 0.5}
-    assert json.loads(lines[0]) == first and len(lines) == 4
-    last = {"step": 3, "split": "test", "accuracy": 0.25}
-    assert json.loads(lines[-1]) == last
-    assert metrics.read(tmp_path) == [json.loads(line) for line in lines]
-    scalars = events(tmp_path)
-    assert scalars["train/loss", 2] == pytest.approx(2 / 7)
-    assert scalars["test/accuracy", 3] == pytest.approx(0.25)
-    assert len(scalars) == 7
-
-
-def events(workdir) -> dict[tuple[str, int], float]:
-    """(tag, step) -> value of every scalar in TensorBoard's record files."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    scalars = {}
-    for path in sorted((workdir / "tensorboard").iterdir()):
-        content = path.read_bytes()
-        while content:
-            size = int.from_bytes(content[:8], "little")  # then 4 bytes of checksum
-            event = Event.FromString(content[12 : 12 + size])
-            content = content[12 + size + 4 :]
-            for value in event.summary.value:
-                scalars[value.tag, event.step] = value.simple_value
-    return scalars
-
-
-def test_what_was_written_shows_while_the_run_goes_on(tmp_path):
-    file = MetricsFile(tmp_path, 0, enabled=True)
-    file.write(1, "train", {"loss": 2.0})
-    assert [line["loss"] for line in metrics.read(tmp_path)] == [2.0]
-    file.close()
-
-
-def test_reopened_at_a_step_it_drops_what_is_later(tmp_path):
-    write(tmp_path, 0, 6)
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(path.read_text() + '{"step": 2, "split": "tra')  # a crash
-    assert len(metrics.read(tmp_path)) == 7
-    write(tmp_path, 4, 5)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    seen = [(line["step"], line["split"]) for line in lines]
-    train = [(step, "train") for step in range(1, 6)]
-    assert seen == [*train, (5, "test")]
-    assert [p.name for p in tmp_path.glob("metrics*")] == ["metrics.jsonl"]
-
-
-def test_a_complete_last_line_without_its_line_break_is_kept_whole(tmp_path):
-    write(tmp_path, 0, 2)
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(path.read_text().rstrip("\n"))
-    write(tmp_path, 2, 3)
-    assert [line["step"] for line in metrics.read(tmp_path)] == [1, 2, 2, 3, 3]
-
-
-@pytest.mark.parametrize("garbage", ["12\n", "null\n", '"step"\n', "[]\n", "{}\n"])
-def test_a_line_that_is_not_a_record_does_not_stop_a_run(tmp_path, garbage):
-    write(tmp_path, 0, 2)
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(garbage + path.read_text())
-    write(tmp_path, 2, 3)
-    assert [line["step"] for line in metrics.read(tmp_path)] == [1, 2, 2, 3, 3]
-
-
-def test_a_line_of_damaged_bytes_does_not_stop_a_run(tmp_path):
-    write(tmp_path, 0, 2)
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(path.read_bytes() + b'{"step": \xff\xfe\x00')
-    write(tmp_path, 2, 3)
-    assert [line["step"] for line in metrics.read(tmp_path)] == [1, 2, 2, 3, 3]
-
-
-def test_a_process_that_is_not_the_first_writes_nothing(tmp_path):
-    file = MetricsFile(tmp_path, 0, enabled=False)
-    file.write(1, "train", {"loss": 1.0})
-    file.close()
-    assert list(tmp_path.iterdir()) == []
+def test_stacked_sums_are_those_of_their_steps():
+    stacked = Sums(np.float32([1.5, 2.5]), np.float32([3, 4]), np.float32([8, 8]))
+    assert list(stacked.of_steps()) == [Sums(1.5, 3.0, 8.0), Sums(2.5, 4.0, 8.0)]
+    assert list(Sums(np.float32(1.5), 3, 8).of_steps()) == [Sums(1.5, 3, 8)]

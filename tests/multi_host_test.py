@@ -75,7 +75,11 @@ def test_two_processes_train_like_one_and_stop_together(tmp_path):
     )
     one = start(tmp_path / "one", processes=1, extra=no_dropout)
     finish(one)
-    slowly = (*no_dropout, "--config.checkpoint_every_steps=1")
+    slowly = (
+        *no_dropout,
+        "--config.checkpoint_every_steps=2",
+        "--config.steps_per_dispatch=2",
+    )
     two = start(tmp_path / "two", processes=2, extra=slowly)
     deadline = time.monotonic() + 300
     while not checkpoint.steps(tmp_path / "two"):

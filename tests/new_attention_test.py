@@ -3,12 +3,13 @@
 import jax
 import pytest
 
-from attn_cnn_jax import checkpoint, evaluate, models, train, variants
+from attn_cnn_jax import checkpoint, models, train, variants
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.analysis.pruning import prune
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import ATTENTIONS, QuadraticAttention
 from attn_cnn_jax.models.flops import paper_flops
+from attn_cnn_jax.run import Run
 
 
 @pytest.fixture
@@ -36,14 +37,14 @@ def test_the_guides_layer_trains_and_is_evaluated(window, tiny_config, tmp_path)
     config.schedule.warmup_epochs = 0.0
     config.model.attention = {"name": "window", "dropout_rate": 0.1, "radius": 1}
     result = train.train(config, tmp_path / "run")
-    again = evaluate.evaluate_run(tmp_path / "run")
+    again = Run(tmp_path / "run").evaluate()
     assert again["accuracy"] == result["accuracy"]
     for radius in (0, -1):  # the range of a field of one's own is one's own
         config.model.attention["radius"] = radius
         config_lib.check(config)
     removal = prune(tmp_path / "run", tmp_path / "pruned", heads=["1:1"])
     assert removal.parameters[0] - removal.parameters[1] == 16 * 16 + 9
-    assert evaluate.evaluate_run(tmp_path / "pruned")["images"] == 360
+    assert Run(tmp_path / "pruned").evaluate()["images"] == 360
 
 
 UNDECLARED = """

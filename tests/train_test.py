@@ -1,9 +1,12 @@
 """Training: resumed = uninterrupted, one device = eight, and what stops a run."""
 
 import contextlib
+import functools
 import json
 import os
+import shutil
 import signal
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -11,28 +14,58 @@ import numpy as np
 import optax
 import pytest
 
-from attn_cnn_jax import checkpoint, data, metrics, parallel, signals, train
+from attn_cnn_jax import (
+    checkpoint,
+    data,
+    metrics,
+    models,
+    optim,
+    parallel,
+    signals,
+    train,
+)
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax import task as task_lib
+from attn_cnn_jax.checkpoint.folder import load_record
 from attn_cnn_jax.config.record import flatten
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.timetable import Timetable
 
 
 def assert_same(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-def run_steps(task, mesh, num_steps, start=None):
-    """The state after `num_steps` steps on `mesh`, fetched."""
-    start = jax.jit(task.initial_state)() if start is None else start
-    state = parallel.replicate(start, mesh)
-    step = task.make_train_step(mesh)
-    feed = parallel.Feed(task.dataset.train, mesh, task.config.dataset.placement)
-    config = task.config
+def parts_of(config):
+    """The dataset, the model and the optimizer of a config."""
+    dataset = data.load(config.dataset)
+    schedule = Timetable(config, len(dataset.train)).schedule
+    optimizer = optim.make_optimizer(config.optimizer, schedule)
+    return dataset, models.build(config.model, dataset.num_classes), optimizer
+
+
+def begin(config):
+    """The state before the first step, fetched."""
+    dataset, model, optimizer = parts_of(config)
+    draw = functools.partial(train.initial_state, config, model, optimizer, dataset)
+    return jax.device_get(jax.jit(draw)())
+
+
+def run_steps(config, mesh, num_steps, start=None):
+    """The state after `num_steps` steps on `mesh`, and the loss of each, fetched."""
+    dataset, model, optimizer = parts_of(config)
+    state = parallel.replicate(begin(config) if start is None else start, mesh)
+    step = train.make_train_step(config, model, optimizer, dataset, mesh)
+    feed = parallel.Feed(dataset.train, mesh, config.dataset.placement)
+    length = config.steps_per_dispatch
+    block = parallel.compile_blocks(step, feed, length)
     rows = data.epoch_rows(config.seed, 0, feed.num_images, config.batch_size)
-    for batch in rows[:num_steps]:
-        state, _ = step(state, feed(batch))
-    return jax.device_get(state)
+    losses = []
+    for first in range(0, num_steps, length):
+        of_block = rows[first : min(first + length, num_steps)]
+        before, (state, sums) = state, block(state, of_block)
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))  # donated
+        losses += [float(v) for s in sums for v in np.ravel(s.loss)][: len(of_block)]
+    return jax.device_get(state), losses
 
 
 @contextlib.contextmanager
@@ -116,11 +149,10 @@ def test_eight_devices_train_like_one(family, dtype, tolerance, tiny_config):
     # One case as users run it; the others compile fast.
     user = dtype == "float32" and config.model.name == "self_attention"
     with jax.enable_x64(dtype == "float64"), optimised(user):
-        task = task_lib.Task.of(config, data.load(config.dataset))
-        start = off_the_kinks(jax.device_get(jax.jit(task.initial_state)()))
+        start = off_the_kinks(begin(config))
         steps = 5 if family in REPORTS else 10
-        one = run_steps(task, parallel.make_mesh(jax.devices()[:1]), steps, start)
-        eight = run_steps(task, parallel.make_mesh(), steps, start)  # 13 images each
+        one, _ = run_steps(config, parallel.make_mesh(jax.devices()[:1]), steps, start)
+        eight, _ = run_steps(config, parallel.make_mesh(), steps, start)  # 13 each
 
     def compare(a, b):
         scale = max(np.abs(a).max(), 1e-6)  # a bias without effect stays about 0
@@ -132,9 +164,8 @@ def test_eight_devices_train_like_one(family, dtype, tolerance, tiny_config):
 
 
 def test_dropout_and_augmentation_do_not_depend_on_the_devices(tiny_config):
-    task = task_lib.Task.of(tiny_config(), data.load(tiny_config().dataset))
-    one = run_steps(task, parallel.make_mesh(jax.devices()[:1]), 3)
-    eight = run_steps(task, parallel.make_mesh(), 3)
+    one, _ = run_steps(tiny_config(), parallel.make_mesh(jax.devices()[:1]), 3)
+    eight, _ = run_steps(tiny_config(), parallel.make_mesh(), 3)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
         one.variables,
@@ -146,24 +177,23 @@ def test_the_compiled_update_is_that_of_a_textbook_pmap(tiny_config):
     """`jax.pmap` over shards of the batch, gradients averaged with `pmean`."""
     config = without_dropout(tiny_config(batch_size=96))
     config.dataset.update(crop_padding=0, flip=False)
-    dataset = data.load(config.dataset)
-    task = task_lib.Task.of(config, dataset)
-    ours = run_steps(task, parallel.make_mesh(), 3)
+    dataset, model, optimizer = parts_of(config)
+    ours, _ = run_steps(config, parallel.make_mesh(), 3)
 
     def update(params, opt_state, images, labels):
         def loss(params):
-            logits = task.model.apply({"params": params}, images, train=True)
+            logits = model.apply({"params": params}, images, train=True)
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
             return losses.mean()
 
         grads = jax.lax.pmean(jax.grad(loss)(params), "devices")
-        updates, opt_state = task.optimizer.update(grads, opt_state, params)
+        updates, opt_state = optimizer.update(grads, opt_state, params)
         return optax.apply_updates(params, updates), opt_state
 
     def copies(tree):
         return jax.tree.map(lambda leaf: jnp.stack([leaf] * 8), tree)
 
-    state = task.initial_state()
+    state = begin(config)
     params, opt_state = copies(state.variables["params"]), copies(state.opt_state)
     step = jax.pmap(update, axis_name="devices")
     for rows in data.epoch_rows(config.seed, 0, len(dataset.train), 96)[:3]:
@@ -186,20 +216,20 @@ def test_images_on_the_host_train_like_images_on_the_device(tiny_config):
         for batch_size in (96, 100):  # split evenly over 8 devices, and not
             config = tiny_config(batch_size=batch_size)
             config.dataset.placement = placement
-            task = task_lib.Task.of(config, data.load(config.dataset))
-            states.append(run_steps(task, parallel.make_mesh(), 3))
+            states.append(run_steps(config, parallel.make_mesh(), 3)[0])
     assert_same(states[0].variables, states[2].variables)
     assert_same(states[1].variables, states[3].variables)
 
 
-def interrupt_after(monkeypatch, step, number=signal.SIGTERM):
-    """Send ourselves a signal when the loop asks after `step`."""
-    original = signals.StopSignals.received
+def interrupt_after(monkeypatch, blocks, number=signal.SIGTERM):
+    """Send ourselves a signal when the loop asks after so many blocks of steps."""
+    original, asked = signals.StopSignals.received, []
 
-    def received(self, current):
-        if current == step:
+    def received(self):
+        asked.append(None)
+        if len(asked) == blocks:
             os.kill(os.getpid(), number)
-        return original(self, current)
+        return original(self)
 
     monkeypatch.setattr(signals.StopSignals, "received", received)
 
@@ -229,6 +259,114 @@ def test_a_stopped_and_resumed_run_ends_like_an_uninterrupted_one(
     assert resumed.step == ended.step == 28
     assert_same(resumed.variables, ended.variables)
     assert training_lines(parts) == training_lines(whole)
+
+
+@pytest.mark.parametrize("random", ["augmentation", "dropout", "nothing"])
+def test_what_is_random_differs_from_step_to_step(random, tiny_config):
+    """And in nothing else: the same variables and batch, only the step is another."""
+    config = tiny_config()
+    config.model.num_layers = 1
+    if random != "dropout":
+        config = without_dropout(config)
+    if random != "augmentation":
+        config.dataset.update(crop_padding=0, flip=False)
+    dataset, model, optimizer = parts_of(config)
+    mesh = parallel.make_mesh(jax.devices()[:1])
+    step = jax.jit(train.make_train_step(config, model, optimizer, dataset, mesh))
+    source = parallel.Feed(dataset.train, mesh)(np.arange(100, dtype=np.int32))
+    start = begin(config)
+    losses = [
+        float(step(start.replace(step=np.int32(number)), source)[1].loss)
+        for number in (0, 1, 2, 1)
+    ]
+    assert len(set(losses)) == (1 if random == "nothing" else 3)
+    assert losses[1] == losses[3]
+
+
+@pytest.fixture
+def loops(monkeypatch):
+    """A CPU runs a block as one program too, as an accelerator does.
+
+    Without optimisations, as in the tests, the body of a loop has the bits of a step.
+    """
+    monkeypatch.setattr(parallel, "batches_per_program", lambda mesh, wanted: wanted)
+
+
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_a_block_as_one_program_is_its_steps(placement, tiny_config, loops):
+    """5 steps, one by one and in blocks of 3, of which the last is shorter."""
+    found = []
+    for length in (1, 3):
+        config = tiny_config(steps_per_dispatch=length, batch_size=96)
+        config.dataset.placement = placement
+        config.model.num_layers = 1
+        found.append(run_steps(config, parallel.make_mesh(), 5))
+    (singly, losses), (together, of_block) = found
+    assert len(set(losses)) == 5 and singly.step == 5
+    assert_same(together, singly)
+    assert of_block == losses
+
+
+def test_on_cpus_blocks_are_steps_and_elsewhere_loops():
+    mesh = mock.Mock(spec=jax.sharding.Mesh)
+    mesh.devices = np.array([mock.Mock(platform="gpu")])
+    assert parallel.batches_per_program(mesh, 7) == 7
+    assert parallel.batches_per_program(parallel.make_mesh(), 7) == 1
+
+
+def test_the_length_of_blocks_changes_nothing(
+    tiny_config, tmp_path, monkeypatch, loops
+):
+    """A save, an epoch and what follows it end a block early; a signal does not."""
+    config = tiny_config(log_every_steps=4, checkpoint_every_steps=5)
+    config.update(snapshot_every_epochs=1, checkpoints_to_keep=9)
+    config.model.num_layers = 1
+    for length in (1, 3, 7):
+        config.steps_per_dispatch = length
+        train.train(config, tmp_path / str(length))
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 1)
+        with pytest.raises(signals.Stopped) as stopped:
+            train.train(config, tmp_path / "resumed")
+    assert stopped.value.step == 5  # of 7: a save is due
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 1)
+        config.steps_per_dispatch = 3
+        with pytest.raises(signals.Stopped) as stopped:
+            train.train(config, tmp_path / "resumed")
+    assert stopped.value.step == 8
+    config.steps_per_dispatch = 7
+    train.train(config, tmp_path / "resumed")
+    saved = [5, 10, 14, 15, 20, 25, 28]
+    lines = training_lines(tmp_path / "1")
+    assert [line["step"] for line in lines if line["split"] == "train"] == [
+        *range(4, 29, 4)
+    ]
+    for name in ("1", "3", "7", "resumed"):
+        folders = (tmp_path / name / "checkpoints").iterdir()
+        also = {8} if name == "resumed" else set()
+        assert {int(folder.name) for folder in folders} == {*saved, *also}
+        assert training_lines(tmp_path / name) == lines
+        for step in saved:  # parameters, optimizer and what goes on with them
+            whole, other = (
+                load_record(tmp_path / run / "checkpoints" / str(step))
+                for run in ("1", name)
+            )
+            for part in ("digests", "progress", "accuracy"):
+                assert whole[part] == other[part]
+        snapshots = (tmp_path / name / "snapshots").iterdir()
+        assert sorted(int(folder.name) for folder in snapshots) == [0, 14, 28]
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_save():
+    before = signal.getsignal(signal.SIGINT)
+    with signals.StopSignals() as stop:
+        assert stop.received() == 0
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.received() == stop.received() == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_resumed_run_draws_the_class_tokens_of_an_uninterrupted_one(
@@ -302,21 +440,20 @@ def test_the_step_of_a_loss_that_is_not_finite_is_named(
     tiny_config, tmp_path, monkeypatch
 ):
     """The loss is made infinite in one step, in the middle of a logging interval."""
-    original = task_lib.Task.make_train_step
+    original = train.make_train_step
 
-    def make_train_step(self, mesh):
-        step = original(self, mesh)
+    def make_train_step(*parts):
+        step = original(*parts)
 
         def broken(state, source):
-            number = int(state.step) + 1
-            state, sums = step(state, source)
-            return state, sums.replace(loss=sums.loss / (number != 6))
+            after, sums = step(state, source)
+            return after, sums.replace(loss=sums.loss / (state.step != 5))
 
         return broken
 
-    monkeypatch.setattr(task_lib.Task, "make_train_step", make_train_step)
-    with np.errstate(divide="ignore"), pytest.raises(UserError, match="loss of step 6"):
-        train.train(tiny_config(), tmp_path)
+    monkeypatch.setattr(train, "make_train_step", make_train_step)
+    with pytest.raises(UserError, match="loss of step 6 is inf"):
+        train.train(tiny_config(steps_per_dispatch=4), tmp_path)
     assert checkpoint.steps(tmp_path) == []
 
 
@@ -340,9 +477,38 @@ def test_snapshots_hold_the_variables_of_their_epochs(tiny_config, tmp_path):
     names = sorted(int(path.name) for path in (tmp_path / "snapshots").iterdir())
     assert names == [0, 14, 28]
     first = checkpoint.load(tmp_path, 0).variables
-    task_config = tiny_config(snapshot_every_epochs=1)
-    task = task_lib.Task.of(task_config, data.load(task_config.dataset))
-    assert_same(first, jax.device_get(jax.jit(task.initial_state)().variables))
+    assert_same(first, begin(tiny_config()).variables)
+
+
+def test_a_snapshot_that_a_kill_prevented_is_made_when_the_run_goes_on(
+    tiny_config, tmp_path
+):
+    config = tiny_config(num_epochs=1, snapshot_every_epochs=1)
+    config.schedule.warmup_epochs = 0.0
+    train.train(config, tmp_path)
+    shutil.rmtree(tmp_path / "snapshots" / "14")
+    train.train(config, tmp_path)
+    assert checkpoint.snapshots(tmp_path) == [0, 14]
+
+
+def test_the_best_of_equal_accuracies_is_the_latest(
+    tiny_config, tmp_path, monkeypatch, capsys
+):
+    accuracies = iter([0.25, 0.75, 0.75, 0.5])
+    monkeypatch.setattr(
+        train,
+        "make_evaluation",
+        lambda *parts: (
+            lambda variables: {
+                "test": {"loss": 1.0, "accuracy": next(accuracies), "images": 360}
+            }
+        ),
+    )
+    result = train.train(tiny_config(batch_size=400, num_epochs=4), tmp_path)
+    assert result["accuracy"] == 0.5
+    last = load_record(tmp_path / "checkpoints" / "12")
+    assert last["progress"]["best"] == {"accuracy": 0.75, "step": 9}
+    assert "best accuracy 0.7500 after step 9;" in capsys.readouterr().out
 
 
 def test_the_workdir_says_what_computed_it(tiny_config, tmp_path):

@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from flax import traverse_util
-from jaxtyping import Array, Bool, Int, UInt8
+from jaxtyping import Array, Bool, Int
 from tqdm import tqdm
 
-from attn_cnn_jax import data, models
+from attn_cnn_jax import models
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionParams
 from attn_cnn_jax.run import Run
@@ -218,20 +218,7 @@ class _Layers:
 
     @functools.cached_property
     def _embed(self) -> Callable[..., Array]:
-        run = self.run
-
-        @jax.jit
-        def embed(
-            variables: Any, images: UInt8[Array, "B H W C"], rows: Int[Array, "B"]
-        ) -> Any:
-            rng, channels = jax.random.key(run.config.seed), images.shape[-1]
-            draws: Any = models.evaluation_draws(run.model, rng, rows, channels)
-            images = data.normalize(images, run.dataset.mean, run.dataset.std)
-            return run.model.apply(
-                variables, images, train=False, method="embed", **draws
-            )
-
-        return embed
+        return jax.jit(functools.partial(self.run.forward, method="embed"))
 
     @functools.cached_property
     def _layer(self) -> Callable[..., Any]:

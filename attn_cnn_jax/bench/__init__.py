@@ -11,15 +11,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+from flax import linen as nn
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from attn_cnn_jax import data, environment, models, parallel
+from attn_cnn_jax import data, environment, models, optim, parallel
 from attn_cnn_jax.bench import timing
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.evaluate import make_eval_step
 from attn_cnn_jax.models.flops import paper_flops, program_flops
-from attn_cnn_jax.task import Task, TrainState
+from attn_cnn_jax.timetable import Timetable
+from attn_cnn_jax.train import TrainState, initial_state, make_train_step
 
 _MOST_PIXELS = 2**30  # bytes of the random images to train on
 
@@ -44,12 +47,14 @@ def measure(config: ConfigDict, plan: Plan) -> dict[str, Any]:
     """
     mesh = parallel.make_mesh()
     dataset = _dataset(config.dataset)
-    task = Task.of(_with_batch_size(config, 1), dataset)
-    state = jax.device_get(jax.jit(task.initial_state)())
-    forward = functools.partial(task.model.apply, train=False)
-    shape, variables = dataset.image_shape, state.variables
     sizes = plan.batch_sizes or (config.batch_size,)
     _refuse_too_large(sizes, dataset)
+    model = models.build(config.model, dataset.num_classes)
+    optimizer = _optimizer(_with_batch_size(config, 1), dataset)
+    draw = functools.partial(initial_state, config, model, optimizer, dataset)
+    state = jax.device_get(jax.jit(draw)())
+    forward = functools.partial(model.apply, train=False)
+    shape, variables = dataset.image_shape, state.variables
 
     def flops(batch_size: int) -> int | None:
         """Of an image, or None for operations that have no rule."""
@@ -67,7 +72,7 @@ def measure(config: ConfigDict, plan: Plan) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         **{key: found[key] for key in ("jax", "git_commit")},
         "parameters": models.count_parameters(variables),
-        "flops_paper": paper_flops(task.model, variables, shape),
+        "flops_paper": paper_flops(model, variables, shape),
         "flops": flops(config.batch_size),
         "latency_ms": _latency(forward, variables, shape, plan),
     }
@@ -77,7 +82,7 @@ def measure(config: ConfigDict, plan: Plan) -> dict[str, Any]:
         for size in sorted(set(sizes)):
             sized = _with_batch_size(config, size)
             cells[kind, size] = _unless_out_of_memory(
-                _KINDS[kind], sized, dataset, mesh, state, plan
+                _KINDS[kind], sized, model, dataset, mesh, state, plan
             )
     record["batches"] = [
         {**_batch_record(cells, size), "flops": flops(size)} for size in sizes
@@ -89,6 +94,13 @@ def _with_batch_size(config: ConfigDict, batch_size: int) -> ConfigDict:
     config = config.copy_and_resolve_references()
     config.batch_size = batch_size
     return config
+
+
+def _optimizer(
+    config: ConfigDict, dataset: data.Dataset
+) -> optax.GradientTransformation:
+    schedule = Timetable(config, len(dataset.train)).schedule
+    return optim.make_optimizer(config.optimizer, schedule)
 
 
 def _refuse_too_large(batch_sizes: Sequence[int], dataset: data.Dataset) -> None:
@@ -166,46 +178,55 @@ class _Cell:
 
 
 def _training(
-    config: ConfigDict, dataset: data.Dataset, mesh: Mesh, state: TrainState, plan: Plan
+    config: ConfigDict,
+    model: nn.Module,
+    dataset: data.Dataset,
+    mesh: Mesh,
+    state: TrainState,
+    plan: Plan,
 ) -> _Cell:
-    """The step of `train.train`, augmentation included."""
+    """Measure what `train.train` dispatches, augmentation included."""
     device = mesh.devices.ravel()[0]
     peak_before = timing.peak_bytes(device)
-    batch = _batches(config, dataset.train, mesh)
+    length = parallel.batches_per_program(mesh, config.steps_per_dispatch)
+    optimizer = _optimizer(config, dataset)
+    program = make_train_step(config, model, optimizer, dataset, mesh)
+    count: tuple[int, ...] = ()
+    if length > 1:
+        program, count = parallel.loop_over(program, length), (length,)
+    batch = _batches(config, dataset.train, mesh, *count)
     state = parallel.replicate(state, mesh)
-    train_step: Any = Task.of(config, dataset).make_train_step(mesh)
-    compiled, compile_seconds = timing.compiled(train_step, state, batch())
+    train_step: Any = parallel.compile_step(program, mesh, donate_state=True)
+    compiled, compile_seconds = timing.compiled(train_step, state, batch(), *count)
 
     def step() -> Any:
         nonlocal state
-        state, sums = compiled(state, batch())
+        state, sums = compiled(state, batch(), *count)
         return state, sums
 
     seconds = timing.median_seconds([step], plan.steps, plan.seconds)[0]
     return _Cell(
-        config.batch_size / seconds,
+        length * config.batch_size / seconds,
         compile_seconds,
         *timing.memory(device, compiled, peak_before),
     )
 
 
 def _inference(
-    config: ConfigDict, dataset: data.Dataset, mesh: Mesh, state: TrainState, plan: Plan
+    config: ConfigDict,
+    model: nn.Module,
+    dataset: data.Dataset,
+    mesh: Mesh,
+    state: TrainState,
+    plan: Plan,
 ) -> _Cell:
-    """The step of `evaluate.evaluate`."""
+    """Measure the step of `evaluate.evaluate`."""
     device = mesh.devices.ravel()[0]
     peak_before = timing.peak_bytes(device)
     batch = _batches(config, dataset.test, mesh)
     variables = parallel.replicate(state.variables, mesh)
     weights = np.ones(config.batch_size, np.float32)
-    model = models.build(config.model, dataset.num_classes)
-    eval_step: Any = make_eval_step(
-        model,
-        dataset,
-        mesh,
-        config.seed,
-        in_training_mode=config.evaluate_in_training_mode,
-    )
+    eval_step: Any = make_eval_step(config, model, dataset, mesh)
     rows = np.arange(config.batch_size, dtype=np.int32)
     compiled, compile_seconds = timing.compiled(
         eval_step, variables, batch(), rows, weights
@@ -232,15 +253,13 @@ def _unless_out_of_memory(kind: Callable[..., _Cell], *args: Any) -> _Cell:
         return _Cell(out_of_memory=True)
 
 
-def _batches(config: ConfigDict, split: data.Split, mesh: Mesh) -> Callable[[], Any]:
-    """A function that hands over random rows of the split."""
+def _batches(
+    config: ConfigDict, split: data.Split, mesh: Mesh, *count: int
+) -> Callable[[], Any]:
+    """Return a function that hands over random rows: a batch, or `count` of them."""
     feed = parallel.Feed(split, mesh, config.dataset.placement)
-    generator = np.random.default_rng(0)
-
-    def batch() -> Any:
-        return feed(generator.integers(0, feed.num_images, config.batch_size, np.int32))
-
-    return batch
+    generator, shape = np.random.default_rng(0), (*count, config.batch_size)
+    return lambda: feed(generator.integers(0, feed.num_images, shape, np.int32))
 
 
 def _batch_record(cells: dict[tuple[str, int], _Cell], size: int) -> dict[str, Any]:

@@ -12,11 +12,10 @@ import subprocess
 import sys
 from typing import Any
 
-import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from attn_cnn_jax import bench, checkpoint, command_line
+from attn_cnn_jax import bench, checkpoint, command_line, parallel
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.bench import aggregation, table, timing
 from attn_cnn_jax.errors import UserError
@@ -73,8 +72,7 @@ def main() -> int:
         return _side_by_side(_matching(_CONFIGS.value))
     name, config, overrides = _named_config()
     config_lib.check(config)
-    if config.model.compute_dtype == "float64":
-        jax.config.update("jax_enable_x64", True)
+    parallel.enable_x64_for(config)
     record = {
         "config": name,
         "overrides": overrides,

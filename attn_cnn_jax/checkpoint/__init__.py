@@ -25,6 +25,7 @@ from attn_cnn_jax.checkpoint.folder import (
     find,
     load_folder,
     load_record,
+    refuse_other_shapes,
     save_variables,
 )
 from attn_cnn_jax.checkpoint.manager import Checkpoints
@@ -36,6 +37,7 @@ __all__ = [
     "is_resumable",
     "load",
     "read_config",
+    "refuse_other_shapes",
     "snapshots",
     "steps",
     "write_config",

@@ -169,6 +169,28 @@ def load_folder(path: pathlib.Path, like: Mapping[str, Any] | None) -> Checkpoin
     )
 
 
+def refuse_other_shapes(
+    wanted: Mapping[str, Any], found: Mapping[str, Any], complaint: str
+) -> None:
+    """Raise a `UserError` with the complaint and the first array that does not fit.
+
+    `wanted` and `found` are variables, as arrays or as shapes.
+    """
+    wanted, found = (
+        {
+            jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        }
+        for tree in (wanted, found)
+    )
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise UserError(
+                f"{complaint}: {name} has shape {found.get(name)}, not "
+                f"{wanted.get(name)}."
+            )
+
+
 def root_cause(error: BaseException) -> BaseException:
     """What Orbax's errors wrap."""
     while error.__cause__ is not None:

@@ -58,7 +58,7 @@ def _check_ranges(config: ConfigDict) -> None:
         bound = f"at least {low} and below {high}"
         require(low <= value < high, field, value, bound)
 
-    for field in ("batch_size", "log_every_steps"):
+    for field in ("batch_size", "steps_per_dispatch", "log_every_steps"):
         whole(field, 1)
     whole("num_epochs", 1, _MOST_EPOCHS)
     whole("eval_batch_size", 1, _LARGEST_BATCH)

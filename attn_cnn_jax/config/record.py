@@ -16,6 +16,7 @@ RESUMABLE = frozenset(
         "dataset.placement",
         "eval_every_epochs",
         "eval_batch_size",
+        "steps_per_dispatch",
         "log_every_steps",
         "checkpoint_every_steps",
         "checkpoints_to_keep",
@@ -28,6 +29,7 @@ _LATER_FIELDS: dict[str, Any] = {
     "init_from": "",
     "label_smoothing": 0.0,
     "evaluate_in_training_mode": False,
+    "steps_per_dispatch": 1,
 }
 _LATER_FIELDS_OF: dict[str, dict[str, Any]] = {
     "sgd": {"nesterov": False},

@@ -47,6 +47,7 @@ def base_config() -> ConfigDict:
             "eval_every_epochs": 1,
             "eval_batch_size": 100,
             "evaluate_in_training_mode": False,  # as the report's code did
+            "steps_per_dispatch": 1,  # more save time between steps on an accelerator
             "log_every_steps": 10,
             "checkpoint_every_steps": 500,
             "checkpoints_to_keep": 2,  # the newest ones; the best is kept besides

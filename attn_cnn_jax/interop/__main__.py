@@ -7,10 +7,9 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from attn_cnn_jax import checkpoint, command_line, data, models
+from attn_cnn_jax import checkpoint, command_line, data, models, parallel
 from attn_cnn_jax.config import check
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.evaluate import refuse_other_shapes
 from attn_cnn_jax.interop import from_state
 from attn_cnn_jax.interop.state_files import read_state
 
@@ -27,8 +26,7 @@ def main() -> None:
     if config is None or not source or not workdir:
         raise UserError("--source, --config and --workdir are all needed.")
     check(config)
-    if config.model.compute_dtype == "float64":
-        jax.config.update("jax_enable_x64", True)
+    parallel.enable_x64_for(config)
     variables = from_state(read_state(source), config.model)
     _refuse_what_cannot_run(variables, config, source)
     checkpoint.write_variables(workdir, config, variables)
@@ -54,7 +52,7 @@ def _refuse_what_cannot_run(
         lambda: models.initial_variables(model, jax.random.key(0), entry.image_shape)
     )
     complaint = f"{source} does not fit config.dataset.name={name}"
-    refuse_other_shapes(wanted, variables, complaint)
+    checkpoint.refuse_other_shapes(wanted, variables, complaint)
 
 
 if __name__ == "__main__":

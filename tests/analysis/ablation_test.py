@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from attn_cnn_jax import data, evaluate, models
+from attn_cnn_jax import data, models
 from attn_cnn_jax.analysis import ablation as ablation_lib
 from attn_cnn_jax.analysis.ablation import ablate, write_csv, write_json
 from attn_cnn_jax.errors import UserError
@@ -173,7 +173,7 @@ def test_layers_below_a_head_are_computed_once(written):
 def test_the_whole_network_scores_as_it_is_evaluated(written):
     workdir = written("vit").workdir
     result = ablate(workdir, 10_000)
-    evaluated = evaluate.evaluate_run(workdir)
+    evaluated = Run(workdir).evaluate()
     assert result.num_images == evaluated["images"] == 360
     assert result.accuracy == pytest.approx(evaluated["accuracy"], abs=1e-6)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_cnn_jax import checkpoint, evaluate, models
+from attn_cnn_jax import checkpoint, models
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.analysis.attention_maps import attention_maps
 from attn_cnn_jax.analysis.heads import as_text, head_statistics
@@ -112,7 +112,7 @@ def test_heads_that_add_nothing_leave_the_logits(attention, written, tmp_path):
     expected = models.initial_variables(
         models.build(new.config.model, 10), jax.random.key(0), (8, 8, 1)
     )
-    evaluate.refuse_other_shapes(expected, new.variables, "pruned")
+    checkpoint.refuse_other_shapes(expected, new.variables, "pruned")
     np.testing.assert_allclose(
         logits(new.config, new.variables),
         logits(old.config, old.variables),
@@ -161,7 +161,7 @@ def test_a_pruned_run_evaluates_and_analyses(written, tmp_path):
     assert before - after == 5 * a_head
     assert f"{before:,} - {5 * a_head:,} = {after:,} parameters in" in line
     assert checkpoint.read_config(tmp_path / "pruned").model.num_heads == (3, 0)
-    result = evaluate.evaluate_run(tmp_path / "pruned")
+    result = Run(tmp_path / "pruned").evaluate()
     assert result["images"] == 360 and result["step"] == 0
     run = Run(tmp_path / "pruned")
     maps = attention_maps(run, run.dataset.test.images[:3])
@@ -180,7 +180,7 @@ def test_a_network_without_any_head_analyses(written, tmp_path):
     maps = attention_maps(run, run.dataset.test.images[:3])
     assert [p.shape[1] for p in maps.probs] == [0, 0]
     assert head_statistics(maps).heads == ()
-    assert evaluate.evaluate_run(tmp_path / "pruned")["images"] == 360
+    assert Run(tmp_path / "pruned").evaluate()["images"] == 360
     with pytest.raises(UserError, match="layer 1 has 0 heads"):
         prune(tmp_path / "pruned", tmp_path / "again", heads=["1:1"])
 

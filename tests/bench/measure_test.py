@@ -5,10 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_cnn_jax import bench, config, models
+from attn_cnn_jax import bench, config, models, parallel
 from attn_cnn_jax.bench import table, timing
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.task import Task
 
 KEYS = {
     "model",
@@ -48,11 +47,11 @@ def named(record):
 def test_a_record_of_a_config(tiny_config, monkeypatch):
     trained = []
 
-    def spy(task, mesh, make_train_step=Task.make_train_step):
-        trained.append((task.config.batch_size, mesh.size))
-        return make_train_step(task, mesh)
+    def spy(config, model, optimizer, dataset, mesh, make=bench.make_train_step):
+        trained.append((config.batch_size, mesh.size))
+        return make(config, model, optimizer, dataset, mesh)
 
-    monkeypatch.setattr(Task, "make_train_step", spy)
+    monkeypatch.setattr(bench, "make_train_step", spy)
     tiny = tiny_config()
     tiny.model.num_layers = 1
     record = bench.measure(tiny, bench.Plan((8,), **QUICK))
@@ -158,18 +157,34 @@ def test_a_batch_of_more_images_than_there_are_is_refused_at_once(tiny_config):
         bench.measure(tiny_config(), bench.Plan((4, 10_000), **QUICK))
 
 
-def test_inference_is_in_the_mode_of_the_config(tiny_config, monkeypatch):
-    modes = []
+@pytest.fixture
+def ticking(monkeypatch):
+    """A clock on which every call of a program takes 20 ms."""
+    clock = [0.0]
 
-    def spy(*args, in_training_mode, make=bench.make_eval_step):
-        modes.append(in_training_mode)
-        return make(*args, in_training_mode=in_training_mode)
+    def perf_counter() -> float:
+        clock[0] += 0.02
+        return clock[0]
 
-    monkeypatch.setattr(bench, "make_eval_step", spy)
-    tiny = tiny_config(evaluate_in_training_mode=True)
+    monkeypatch.setattr(bench.time, "perf_counter", perf_counter)
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_times_and_rates_are_those_of_the_clock(
+    length, ticking, tiny_config, monkeypatch
+):
+    """Images/s are those of all steps of a dispatch; latency is in milliseconds."""
+    monkeypatch.setattr(parallel, "batches_per_program", lambda mesh, wanted: wanted)
+    tiny = tiny_config(steps_per_dispatch=length)
     tiny.model.num_layers = 1
-    bench.measure(tiny, bench.Plan((8,), **QUICK | {"latency_calls": 0}, train=False))
-    assert modes == [True]
+    record = bench.measure(tiny, bench.Plan((8,), **QUICK))
+    (batch,) = record["batches"]
+    assert batch["train_images_per_second"] == pytest.approx(length * 8 / 0.02)
+    assert batch["eval_images_per_second"] == pytest.approx(8 / 0.02)
+    assert batch["train_compile_seconds"] == pytest.approx(0.02)
+    assert record["latency_ms"]["mean"] == pytest.approx(20)
+    assert record["latency_ms"]["median"] == pytest.approx(20)
+    assert record["latency_ms"]["std"] == pytest.approx(0, abs=1e-6)
 
 
 def test_the_table_lines_up():
