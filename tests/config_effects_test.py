@@ -255,6 +255,7 @@ EFFECTS: dict[str, dict[str, tuple[Any, Callable, dict[str, str]]]] = {
     "resnet": {
         "name": ("resnet10", shapes, {}),
         "width": (4, shapes, {}),
+        "initialization": ("kaiming", start, {}),
         "compute_dtype": ("bfloat16", program, {}),
     },
     "san": {

@@ -13,7 +13,7 @@ from flax import traverse_util
 
 from attn_cnn_jax import models
 from attn_cnn_jax.config import san_hierarchical, self_attention, vit
-from attn_cnn_jax.models.attention import ATTENTIONS
+from attn_cnn_jax.models.attention import ATTENTIONS, learned
 from attn_cnn_jax.models.encoder import EncoderBlock, apply_layer, make_blocks
 from attn_cnn_jax.models.san import Bottleneck
 from attn_cnn_jax.models.scores import (

@@ -150,13 +150,18 @@ def test_the_papers_size(attention):
     check_network(model, draw(model, (32, 32, 3))["params"])
 
 
-def test_resnets():
+@pytest.mark.parametrize("initialization", ["torch", "kaiming"])
+def test_resnets(initialization):
     model = resnet("resnet10")
-    model.width = 16
+    model.update(width=16, initialization=initialization)
     variables = draw(model, (8, 8, 3))
     for path, values in traverse_util.flatten_dict(variables, sep="/").items():
         values = np.asarray(values, np.float64)
-        if path.endswith("conv/kernel"):
+        if path.endswith("conv/kernel") and initialization == "kaiming":
+            assert_normal(
+                values, 0.0, (2 / np.prod(values.shape[:2] + values.shape[3:])) ** 0.5
+            )
+        elif path.endswith("conv/kernel"):
             assert_uniform(values, np.prod(values.shape[:3]))
         elif path.startswith("params/classifier/"):
             assert_uniform(values, 8 * 16)

@@ -15,7 +15,8 @@ from attn_cnn_jax.config.model_checks import _CHECKS
 from attn_cnn_jax.models.attention import ATTENTIONS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-# From the papers' tables or, where those round, from the originals' modules.
+# From the papers' tables or, where those round, from the originals' modules. The report's
+# quadratic and position-only blocks are the paper's less one linear map.
 COUNTS = {
     "learned_w_content": 29_484_282,
     "learned_w_content_16heads": 20_956_938,
@@ -25,10 +26,16 @@ COUNTS = {
     "learned_w_content_report_16heads": 26_459_754,
     "learned_wo_content": 12_278_682,
     "learned_wo_content_16heads": 8_421_642,
+    "learned_wo_content_report": 11_316_282,
+    "learned_wo_content_report_16heads": 13_973_610,
     "quadratic_isotropic": 12_086_844,
     "quadratic_isotropic_16heads": 8_277_546,
     "quadratic_isotropic_ha": 2_022_149,
+    "quadratic_isotropic_report": 11_124_444,
+    "quadratic_isotropic_report_16heads": 7_882_794,
+    "quadratic_isotropic_report_ha": 1_861_749,
     "quadratic_nonisotropic": 12_087_006,
+    "quadratic_nonisotropic_report": 11_124_606,
     "resnet18": 11_173_962,
     "san_pairwise": 3_737_056,
     "san_pairwise_ha": 352_750,
