@@ -1,4 +1,4 @@
-"""What a run was computed with."""
+"""The devices and versions that a run was computed with."""
 
 import importlib.metadata
 import json
@@ -25,7 +25,7 @@ _PACKAGES = (
 
 
 def describe(mesh: Mesh) -> dict[str, Any]:
-    """Devices, versions and the git commit of the package (None outside a checkout)."""
+    """Return devices, versions and git commit (None outside a checkout)."""
     devices = mesh.devices.ravel()
     return {
         "device_kind": devices[0].device_kind,

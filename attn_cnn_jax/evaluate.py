@@ -68,7 +68,7 @@ def evaluate(
     feed: parallel.Feed,
     batch_size: int,
 ) -> dict[str, int | float]:
-    """Mean loss, accuracy and number of images of the split behind `feed`."""
+    """Return mean loss, accuracy and number of images of the split behind `feed`."""
     rows, weights = data.eval_rows(feed.num_images, batch_size)
     batches = [
         eval_step(variables, feed(r), r, w) for r, w in zip(rows, weights, strict=True)

@@ -202,7 +202,7 @@ class MetricsFile:
         self._events = SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1)
 
     def write(self, step: int, split: str, values: Mapping[str, int | float]) -> None:
-        """One line {"step", "split", values...} and a scalar split/value for each."""
+        """Write a line {"step", "split", values...} and the same as scalars."""
         if self._lines is None or self._events is None:
             return
         record = {"step": step, "split": split, **values}
@@ -212,7 +212,7 @@ class MetricsFile:
             self._events.add_scalar(f"{split}/{name}", value, step)
 
     def close(self) -> None:
-        """Flush and close both."""
+        """Close both, flushed."""
         if self._lines is not None and self._events is not None:
             self._lines.close()
             self._events.close()

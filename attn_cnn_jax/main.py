@@ -80,7 +80,7 @@ def main() -> int:
 
 
 def default_workdir(flag: flags.Flag, seed: int, init_from: str | None = None) -> str:
-    """runs/<config name>[_<options>]_seed<n>[_init_<name of the workdir>]."""
+    """Return runs/<config name>[_<options>]_seed<n>[_init_<name of the workdir>]."""
     path, _, options = config_flags.get_config_filename(flag).partition(":")
     name = "_".join([pathlib.Path(path).stem, *filter(None, options.split(","))])
     origin = f"_init_{pathlib.Path(init_from).name}" if init_from else ""

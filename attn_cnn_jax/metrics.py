@@ -30,7 +30,7 @@ class Sums(struct.PyTreeNode):
         weights: Float[Array, "B"] | None = None,
         label_smoothing: float = 0.0,
     ) -> "Sums":
-        """The sums of a batch; an image of weight 0 does not count.
+        """Sum over a batch; an image of weight 0 does not count.
 
         The loss is the cross-entropy in nats to 1 - label_smoothing on the label and
         the rest spread evenly over the other K - 1 classes.
@@ -46,7 +46,7 @@ class Sums(struct.PyTreeNode):
 
     @classmethod
     def zero(cls) -> "Sums":
-        """No images."""
+        """Return the sums over no images."""
         return cls(0.0, 0.0, 0.0)
 
     def __add__(self, other: "Sums") -> "Sums":
@@ -57,7 +57,7 @@ class Sums(struct.PyTreeNode):
         )
 
     def on_host(self) -> "Sums":
-        """The same as Python floats, for exact accumulation in double precision."""
+        """Return the same as Python floats, which accumulate in double precision."""
         return Sums(
             *(float(np.asarray(v)) for v in (self.loss, self.correct, self.count))
         )
@@ -70,12 +70,12 @@ class Sums(struct.PyTreeNode):
         return itertools.starmap(Sums, zip(*leaves, strict=True))
 
     def means(self) -> dict[str, float]:
-        """Mean loss in nats and accuracy in [0, 1]."""
+        """Return mean loss in nats and accuracy in [0, 1]."""
         return {"loss": self.loss / self.count, "accuracy": self.correct / self.count}
 
 
 def read(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """The records of a run's `metrics.jsonl`; broken lines are left out."""
+    """Return the records of a run's `metrics.jsonl` but for broken lines."""
     path = pathlib.Path(workdir) / "metrics.jsonl"
     records = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

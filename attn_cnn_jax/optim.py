@@ -126,7 +126,7 @@ def _matrix_axes(shape: Sequence[int]) -> optax.contrib.MuonDimensionNumbers:
 def make_schedule(
     schedule: ConfigDict, learning_rate: float, num_epochs: int, steps_per_epoch: int
 ) -> optax.Schedule:
-    """Learning rate of an update as a function of the number of updates before it.
+    """Return the learning rate as a function of the number of updates before.
 
     cosine: update k = 1, 2, ... has rate * f(k), see `warmup_cosine`.
     cosine_epochwise: as the original's code does it, one rate an epoch:
@@ -168,7 +168,7 @@ def make_schedule(
 
 
 def warmup_cosine(step: Any, warmup: float | int, total: float | int) -> Array:
-    """f(step) = step / warmup, then half a cosine from 1 to 0 at step `total`."""
+    """Return f(step) = step / warmup, then half a cosine from 1 to 0 at `total`."""
     step = jnp.asarray(step, jnp.float32)
     rising = step / max(warmup, 1)
     progress = (step - warmup) / max(total - warmup, 1)
@@ -177,7 +177,7 @@ def warmup_cosine(step: Any, warmup: float | int, total: float | int) -> Array:
 
 
 def report_cosine(epoch: Any, warmup: int, num_epochs: int) -> Array:
-    """The report's factor of the rate in epoch 1, 2, ..., num_epochs.
+    """Return the report's factor of the rate in epoch 1, 2, ..., num_epochs.
 
     epoch / warmup before epoch `warmup`, then half a cosine from (warmup - 1) / warmup
     to 0 in epoch num_epochs - 1: what PyTorch's recursive CosineAnnealingLR comes to

@@ -21,7 +21,7 @@ _SHARE_OF_MEMORY = 0.25  # what the images of a split may take of a device's mem
 
 
 def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh of all devices of all processes, or of the given ones, along `data`."""
+    """Make a mesh of all devices of all processes, or of the given ones."""
     return Mesh(np.asarray(devices or jax.devices()), (_AXIS,))
 
 
@@ -32,7 +32,7 @@ def enable_x64_for(config: ConfigDict) -> None:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The sharding that keeps a whole copy on every device."""
+    """Return the sharding that keeps a whole copy on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
@@ -48,7 +48,7 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 
 
 def split_batch(tree: Any, mesh: Mesh) -> Any:
-    """Inside a step: split the leading axis of every array over the devices.
+    """Split, inside a step, the leading axis of every array over the devices.
 
     Any batch size is accepted; the last device may get fewer rows.
     """
@@ -176,7 +176,7 @@ def batch_of(source: tuple[Any, Any, Any], index: Any) -> tuple[Any, Any, Any]:
 def gather(
     source: tuple[jax.Array, jax.Array, jax.Array | None], mesh: Mesh
 ) -> tuple[jax.Array, jax.Array]:
-    """Inside a step: the images and labels of a batch, split over the devices."""
+    """Gather, inside a step, images and labels of a batch, split over the devices."""
     images, labels, rows = source
     if rows is not None:
         images, labels = jnp.take(images, rows, axis=0), jnp.take(labels, rows, axis=0)

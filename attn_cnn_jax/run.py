@@ -94,7 +94,7 @@ class Run:
         return self.step / max(steps, 1)
 
     def at(self, checkpoint: str | int) -> "Run":
-        """The same run at another checkpoint; data and compiled program are shared."""
+        """Return the run at another checkpoint, which shares data and program."""
         other = Run(self.workdir, checkpoint, self.config.dataset.data_dir)
         for name in ("dataset", "model", "capture"):
             setattr(other, name, getattr(self, name))
@@ -110,7 +110,7 @@ class Run:
 
     @cached_property
     def layers(self) -> list[tuple[str, jax.ShapeDtypeStruct]]:
-        """(name, shape) of what the layers sow for two images; nothing is computed."""
+        """The (name, shape) that each layer sows for two images, none computed."""
         images = np.zeros((2, *self.dataset.image_shape), np.uint8)
         indices = np.zeros(2, np.int32)
         names: list[str] = []

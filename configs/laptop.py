@@ -11,7 +11,7 @@ from attn_cnn_jax.config import base_config, self_attention, with_options
 
 
 def get_config(options: str = "") -> ConfigDict:
-    """The example; options: cifar10 (default), cifar100, digits."""
+    """Return the example's config; options: cifar10 (default), cifar100, digits."""
     config = base_config()
     config.model = self_attention("quadratic_isotropic")
     config.model.update(patch_size=4, width=96, mlp_dim=192, num_layers=4)

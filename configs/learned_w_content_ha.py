@@ -17,7 +17,7 @@ from attn_cnn_jax.config import (
 
 
 def get_config(options: str = "") -> ConfigDict:
-    """The row; options: cifar10 (default), cifar100, digits."""
+    """Return the row's config; options: cifar10 (default), cifar100, digits."""
     config = base_config()
     config.model = self_attention("learned_w_content_report")
     config.model.share_weights = True

@@ -11,7 +11,7 @@ from attn_cnn_jax.config import base_config, self_attention, with_options
 
 
 def get_config(options: str = "") -> ConfigDict:
-    """The row; options: cifar10 (default), cifar100, digits."""
+    """Return the row's config; options: cifar10 (default), cifar100, digits."""
     config = base_config()
     config.model = self_attention("learned_wo_content")
     return with_options(config, options)

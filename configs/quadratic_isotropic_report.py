@@ -19,7 +19,7 @@ from attn_cnn_jax.config import (
 
 
 def get_config(options: str = "") -> ConfigDict:
-    """The row; options: batch32, cifar10 (default), cifar100, digits."""
+    """Return the row's config; options: batch32, cifar10, cifar100, digits."""
     config = base_config()
     config.model = self_attention("quadratic_isotropic_report")
     report_training(config)

@@ -9,7 +9,7 @@ from attn_cnn_jax.config import base_config, self_attention, with_options
 
 
 def get_config(options: str = "") -> ConfigDict:
-    """The demo; options: digits (the same images, enlarged to 32 x 32), cifar10."""
+    """Return the demo's config; options: digits (enlarged to 32 x 32), cifar10."""
     config = base_config()
     config.model = self_attention("quadratic_isotropic")
     config.model.update(patch_size=2, width=64, mlp_dim=128, num_layers=3)

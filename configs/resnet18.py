@@ -11,7 +11,7 @@ from attn_cnn_jax.config import base_config, resnet, with_options
 
 
 def get_config(options: str = "") -> ConfigDict:
-    """The row; options: cosine, report (below), cifar10, cifar100, digits."""
+    """Return the row's config; options: cosine, report, cifar10, cifar100, digits."""
     config = base_config()
     config.model = resnet("resnet18")
     # Published as drops at epochs 80, 150 and 250, taken one epoch early by its code.

@@ -11,7 +11,7 @@ from attn_cnn_jax.config import base_config, san, san_training, with_options
 
 
 def get_config(options: str = "") -> ConfigDict:
-    """The row; options: cifar10 (default), cifar100, digits."""
+    """Return the row's config; options: cifar10 (default), cifar100, digits."""
     config = base_config()
     config.model = san("pairwise")
     config.batch_size = 256

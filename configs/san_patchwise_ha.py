@@ -20,7 +20,7 @@ from attn_cnn_jax.config import (
 
 
 def get_config(options: str = "") -> ConfigDict:
-    """The row; options: cifar10 (default), cifar100, digits."""
+    """Return the row's config; options: cifar10 (default), cifar100, digits."""
     config = base_config()
     config.model = san_hierarchical("patchwise")
     config.batch_size = 100

@@ -72,7 +72,7 @@ class Blind(nn.Module):
 class Half(PixelAttention):
     def scores(self, x, keys):
         self.param("gains", nn.initializers.ones, (self.num_heads,), self.param_dtype)
-        return jnp.zeros((1, self.num_heads, *x.shape[1:3], *x.shape[1:3])), keys
+        return jnp.zeros((self.num_heads, *x.shape[1:3], *x.shape[1:3])), keys
 
 add_attention("blind", Blind)
 add_attention("half", Half)

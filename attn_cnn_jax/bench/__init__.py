@@ -29,7 +29,7 @@ _MOST_PIXELS = 2**30  # bytes of the random images to train on
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is measured, and for how long."""
+    """The measurements to make, and for how long."""
 
     batch_sizes: tuple[int, ...] = ()  # empty: the config's
     steps: int = 20  # timed ones at each batch size, in training and in inference
@@ -40,7 +40,7 @@ class Plan:
 
 
 def measure(config: ConfigDict, plan: Plan) -> dict[str, Any]:
-    """Parameters, FLOPs, latency, images/s, compile time and memory of a config.
+    """Measure FLOPs, latency, images/s, compile time and memory of a config.
 
     The keys and their units are those of docs/performance.md; what was not measured is
     None, and what the device has too little memory for is named in `out_of_memory`.
@@ -57,7 +57,7 @@ def measure(config: ConfigDict, plan: Plan) -> dict[str, Any]:
     shape, variables = dataset.image_shape, state.variables
 
     def flops(batch_size: int) -> int | None:
-        """Of an image, or None for operations that have no rule."""
+        """Count the FLOPs of an image; None where an operation has no rule."""
         batch = jax.ShapeDtypeStruct((batch_size, *shape), jnp.float32)
         try:
             return round(program_flops(forward, variables, batch) / batch_size)
@@ -143,7 +143,7 @@ def _latency(
     image_shape: tuple[int, int, int],
     plan: Plan,
 ) -> dict[str, float | int] | None:
-    """Milliseconds from the call to the logits of one image that lies on the device."""
+    """Time one image that lies on the device, from the call to its logits, in ms."""
     if not plan.latency_calls:
         return None
     variables = jax.device_put(variables)

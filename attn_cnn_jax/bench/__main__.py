@@ -95,7 +95,7 @@ def _aggregation() -> int:
 
 
 def _named_config() -> tuple[str, ConfigDict, dict[str, Any]]:
-    """A config's name (file and options, or run), itself, and what flags changed."""
+    """Return a config's name (file and options, or run), itself, and its overrides."""
     workdir = _WORKDIR.value and os.path.expanduser(_WORKDIR.value)
     own = checkpoint.read_config(workdir) if workdir else None
     if _CONFIG.value is not None:
@@ -136,7 +136,7 @@ def _plan() -> bench.Plan:
 
 
 def _matching(patterns: list[str]) -> list[str]:
-    """FILE.py[:options] of every file that a pattern names, in its order."""
+    """Return FILE.py[:options] of every file that a pattern names, in its order."""
     found = []
     for pattern in patterns:
         file, colon, options = pattern.partition(":")

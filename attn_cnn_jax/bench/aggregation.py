@@ -18,7 +18,7 @@ from attn_cnn_jax.models import san
 def copied_out(
     values: Float[Array, "B H W C"], weights: Float[Array, "B H W T G"]
 ) -> Float[Array, "B H W C"]:
-    """What `san.aggregate` returns, from all neighbourhoods at once.
+    """Compute `san.aggregate` from all neighbourhoods at once.
 
     Channel c is weighed by plane c mod G.
     """
@@ -38,7 +38,7 @@ def compare(
     steps: int,
     seconds: float,
 ) -> dict[str, Any]:
-    """Temporary bytes and median seconds of both forms, and aggregate / copied out.
+    """Measure temporary bytes and median seconds of both forms, and their ratios.
 
     A step is sum(out * cotangent) with its gradients with respect to values and
     weights, float32; the two forms take turns.
@@ -79,7 +79,7 @@ def compare(
 
 
 def as_text(record: dict[str, Any]) -> str:
-    """The comparison as lines for a person."""
+    """Return the comparison as lines for a person."""
     rows = [("", "temporary MiB", "ms")]
     for name in record["seconds"]:
         mebibytes = record["temp_bytes"][name] / 2**20

@@ -20,7 +20,7 @@ _HEADINGS = (
 
 
 def as_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each config and batch size, then what they were measured on."""
+    """Return a line for each config and batch size, then the devices and versions."""
     rows = [tuple(heading[i] for heading in _HEADINGS) for i in (0, 1)]
     for record in records:
         latency = record["latency_ms"]
@@ -74,7 +74,7 @@ def _billions(count: int | None) -> str:
 
 
 def _circumstances(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Device, types, versions, and the spread of the latencies; each said once."""
+    """Return device, types, versions and the spread of latencies, each once."""
     lines = []
     for record in records:
         commit = (record["git_commit"] or "no checkout")[:12]
@@ -95,6 +95,6 @@ def _circumstances(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _sources(record: Mapping[str, Any]) -> str:
-    """Who says so: memory_stats of the device, memory_analysis of the program."""
+    """Name the sources: memory_stats of the device, memory_analysis of the program."""
     sources = (batch["memory_source"] for batch in record["batches"])
     return "; ".join(dict.fromkeys(filter(None, sources))) or "-"

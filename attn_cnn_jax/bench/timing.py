@@ -1,4 +1,4 @@
-"""How long a compiled program takes and how much memory."""
+"""The time and the memory that a compiled program takes."""
 
 import statistics
 import time
@@ -11,7 +11,7 @@ FEWEST_STEPS = 3
 
 
 def compiled(step: Any, *args: Any) -> tuple[Any, float]:
-    """The compiled step and the seconds that tracing and compiling it took."""
+    """Compile the step and return it with the seconds that this took."""
     start = time.perf_counter()
     program = step.lower(*args).compile()
     return program, time.perf_counter() - start
@@ -20,7 +20,7 @@ def compiled(step: Any, *args: Any) -> tuple[Any, float]:
 def median_seconds(
     functions: list[Callable[[], Any]], steps: int, seconds: float
 ) -> list[float]:
-    """Median time of each function until its result is there, called in turn.
+    """Return the median time of each function to its result, called in turn.
 
     A first call of each is not timed. After `seconds` there are no more rounds, but
     there are FEWEST_STEPS.
@@ -40,12 +40,12 @@ def median_seconds(
 
 
 def peak_bytes(device: Any) -> int | None:
-    """The most that a device ever held, where its allocator counts."""
+    """Return the most that a device ever held, where its allocator counts."""
     return (device.memory_stats() or {}).get("peak_bytes_in_use")
 
 
 def memory(device: Any, program: Any, peak_before: int | None) -> tuple[int, str]:
-    """Peak memory of a device in bytes, and who says so.
+    """Return the peak memory of a device in bytes, and who says so.
 
     The allocator's peak is that of this program only if it rose; else what the compiled
     program needs: its arguments, results and temporaries.

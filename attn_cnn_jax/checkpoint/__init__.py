@@ -46,7 +46,7 @@ __all__ = [
 
 
 def load(workdir: str | os.PathLike, checkpoint: str | int = "last") -> Checkpoint:
-    """The config and the variables (NumPy arrays) of a run, from its workdir alone.
+    """Load config and variables (NumPy arrays) of a run, from its workdir alone.
 
     `checkpoint`: "last" (the newest that is whole), "best" (by the accuracy when it was
     saved), or a step. Raises a `UserError` that says what there is.
@@ -80,17 +80,17 @@ def load(workdir: str | os.PathLike, checkpoint: str | int = "last") -> Checkpoi
 
 
 def steps(workdir: str | os.PathLike) -> list[int]:
-    """Steps that `load` can find in a workdir, oldest first."""
+    """Return the steps that `load` can find in a workdir, oldest first."""
     return sorted(find(pathlib.Path(workdir).absolute()))
 
 
 def snapshots(workdir: str | os.PathLike) -> list[int]:
-    """Steps of the snapshots for figures, oldest first."""
+    """Return the steps of the snapshots for figures, oldest first."""
     return sorted(find(pathlib.Path(workdir).absolute(), kinds=("snapshots",)))
 
 
 def is_resumable(workdir: str | os.PathLike) -> bool:
-    """Whether a run has saved anything that it could be continued from."""
+    """Tell whether a run has saved anything that it could be continued from."""
     return bool(find(pathlib.Path(workdir).absolute(), kinds=("checkpoints",)))
 
 
@@ -124,7 +124,7 @@ def write_config(workdir: str | os.PathLike, config: ConfigDict) -> None:
 
 
 def read_config(workdir: str | os.PathLike) -> ConfigDict | None:
-    """The config of a run, or None where there is no run."""
+    """Return the config of a run, or None where there is no run."""
     path = pathlib.Path(workdir) / "config.json"
     if not path.exists():
         return None

@@ -18,7 +18,7 @@ from attn_cnn_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """What one checkpoint holds; `training` is None where only variables were saved."""
+    """The content of a checkpoint; `training` is None if only variables were saved."""
 
     step: int
     config: ConfigDict
@@ -34,7 +34,7 @@ class DamagedError(Exception):
 def find(
     workdir: pathlib.Path, kinds: tuple[str, ...] = ("snapshots", "checkpoints")
 ) -> dict[int, pathlib.Path]:
-    """Complete checkpoints by step; one that can be resumed hides a snapshot."""
+    """Return complete checkpoints by step; one to resume from hides a snapshot."""
     found = {}
     for kind in kinds:
         for path in (workdir / kind).glob("*"):
@@ -44,7 +44,7 @@ def find(
 
 
 def unreadable_json(path: pathlib.Path) -> list[pathlib.Path]:
-    """Damaged JSON files that Orbax's manager would read at its start."""
+    """Return the damaged JSON files that Orbax's manager would read at its start."""
     damaged = []
     for file in (path / "_CHECKPOINT_METADATA", path / "metrics/metrics"):
         try:
@@ -56,7 +56,7 @@ def unreadable_json(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def context() -> ocp.Context:
-    """Orbax with the item `record` kept as plain JSON."""
+    """Return an Orbax context that keeps the item `record` as plain JSON."""
     registry = ocp.handlers.local_registry()
     registry.add(ocp.handlers.JsonHandler, checkpointable_name="record")
     context = ocp.Context()
@@ -82,7 +82,7 @@ def make_record(
     progress: Mapping[str, Any] | None = None,
     accuracy: float | None = None,
 ) -> dict[str, Any]:
-    """What stands beside the arrays, with digests of them and of itself."""
+    """Return the record beside the arrays, with digests of them and of itself."""
     _refuse_values_that_are_not_finite(step, items)
     content = {
         "step": step,
@@ -114,7 +114,7 @@ def _digest_of_content(content: Any) -> str:
 
 
 def _digests(items: Mapping[str, Any]) -> dict[str, str]:
-    """A digest of every array, by its path."""
+    """Return a digest of every array, by its path."""
     digests = {}
     for name, array in _named_arrays(items):
         header = f"{array.dtype} {array.shape}".encode()
@@ -125,7 +125,7 @@ def _digests(items: Mapping[str, Any]) -> dict[str, str]:
 
 
 def load_record(path: pathlib.Path) -> dict[str, Any]:
-    """What `make_record` wrote beside the arrays, checked against its digest."""
+    """Load what `make_record` wrote beside the arrays, checked by its digest."""
     try:
         with context():
             record = ocp.load_checkpointables(str(path), {"record": None})["record"]
@@ -192,7 +192,7 @@ def refuse_other_shapes(
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """What Orbax's errors wrap."""
+    """Return the error that Orbax's errors wrap."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error

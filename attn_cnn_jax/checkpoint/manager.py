@@ -38,7 +38,7 @@ class Checkpoints:
         self.close()
 
     def _open(self) -> ocp.training.Checkpointer:
-        """Orbax's manager of `checkpoints/`.
+        """Open Orbax's manager of `checkpoints/`.
 
         It does not start on broken JSON of its own, without which all else can be read.
         """
@@ -117,13 +117,13 @@ class Checkpoints:
             )
 
     def wait(self) -> None:
-        """Until the checkpoint that is being saved is complete."""
+        """Wait until the checkpoint that is being saved is complete."""
         pending, self._pending = self._pending, None
         if pending is not None:
             self._attempt(pending.result)
 
     def _attempt(self, write: Callable[[], Any]) -> Any:
-        """What `write()` returns. Where it fails (a full disk) training goes on.
+        """Return `write()`. Where it fails (a full disk) training goes on.
 
         A warning says so; the earlier checkpoints are whole, and the next save tries
         again.
@@ -146,7 +146,7 @@ class Checkpoints:
             return None
 
     def restore(self, like: tuple[Any, Any]) -> folder.Checkpoint | None:
-        """The newest checkpoint that is whole, or None if there is none at all.
+        """Restore the newest checkpoint that is whole; None if there is none at all.
 
         `like`: (variables, training) as pytrees of `jax.ShapeDtypeStruct` with their
         shardings. A damaged checkpoint is named in a warning and set aside, and the one
@@ -174,7 +174,7 @@ class Checkpoints:
         return restored
 
     def _refuse_disagreement(self, step: int) -> None:
-        """All processes have to continue from the step that process 0 found."""
+        """Refuse to continue from another step than the one that process 0 found."""
         first = int(multihost_utils.broadcast_one_to_all(np.asarray(step, np.int32)))
         if step != first:
             raise UserError(

@@ -81,7 +81,7 @@ def changes(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
-    """Lines "field: old -> new" of what changes the numbers of a run."""
+    """Return lines "field: old -> new" of what changes the numbers of a run."""
     pairs = changes(old, new).items()
     return [f"{field}: {before} -> {after}" for field, (before, after) in pairs]
 

@@ -158,9 +158,8 @@ def test_resnets(initialization):
     for path, values in traverse_util.flatten_dict(variables, sep="/").items():
         values = np.asarray(values, np.float64)
         if path.endswith("conv/kernel") and initialization == "kaiming":
-            assert_normal(
-                values, 0.0, (2 / np.prod(values.shape[:2] + values.shape[3:])) ** 0.5
-            )
+            fan_out = values.size / values.shape[2]
+            assert_normal(values, 0.0, (2 / fan_out) ** 0.5)
         elif path.endswith("conv/kernel"):
             assert_uniform(values, np.prod(values.shape[:3]))
         elif path.startswith("params/classifier/"):

@@ -15,8 +15,8 @@ from attn_cnn_jax.config.model_checks import _CHECKS
 from attn_cnn_jax.models.attention import ATTENTIONS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-# From the papers' tables or, where those round, from the originals' modules. The report's
-# quadratic and position-only blocks are the paper's less one linear map.
+# From the papers' tables or, where those round, from the originals' modules; our
+# quadratic and position-only blocks of the report are the paper's less one linear map.
 COUNTS = {
     "learned_w_content": 29_484_282,
     "learned_w_content_16heads": 20_956_938,

@@ -168,7 +168,7 @@ def _look(index: int) -> dict[str, Any]:
 
 
 def _log_scale(axes: Axes) -> None:
-    """Logarithmic where everything is above zero; ticks as plain numbers."""
+    """Take logarithms where everything is above zero, with plain numbers as ticks."""
     lines = [np.asarray(line.get_ydata(), float) for line in axes.get_lines()]
     values = np.concatenate([np.ones(0), *lines])
     if not len(values) or not (np.isfinite(values).all() and (values > 0).all()):
@@ -200,7 +200,7 @@ class _Legend:
 
     @property
     def height(self) -> float:
-        """Inches."""
+        """Return the height in inches."""
         return sum(LINE * len(lines) for lines in self.names[:: self.columns])
 
     def draw(self, page: Page, top: float) -> None:

@@ -102,11 +102,11 @@ class PixelAttention(nn.Module):
     one_mask_for_the_batch: ClassVar[bool] = False
 
     def scores(self, x: Float[Array, "B H W D"], keys: Keys) -> tuple[Scores, Keys]:
-        """Return scores [B or 1, N, Hq, Wq, Hk, Wk], and keys for a later pass.
+        """Return scores [B, N, Hq, Wq, Hk, Wk], and keys for a later pass.
 
-        Separable scores, the sum of a row and a column term that do not depend on the
-        image, are the pair [N, Hq, Hk], [N, Wq, Wk] of the two. `keys` are those that
-        an earlier pass returned, or None.
+        Scores that do not depend on the image are [N, Hq, Wq, Hk, Wk] or, where they
+        are the sum of a row and a column term, the pair [N, Hq, Hk], [N, Wq, Wk].
+        `keys` are those that an earlier pass returned, or None.
         """
         raise NotImplementedError
 
@@ -141,6 +141,7 @@ class PixelAttention(nn.Module):
                 return mix_separable(x, rows, cols, kernel)
         else:
             probs = softmax_over_keys(scores)
+            probs = probs if probs.ndim == 6 else probs[None]
             self.sow("intermediates", "attention", probs)
         if drops:
             if not self.one_mask_for_the_batch:

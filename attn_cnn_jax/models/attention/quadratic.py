@@ -56,7 +56,7 @@ class QuadraticAttention(PixelAttention):
         """Return the scores of Gaussians on a grid of H x W pixels."""
         if self.isotropic:
             return isotropic_axis_scores(centers, spreads, grid)
-        return quadratic_scores(centers, precisions(spreads), grid)[None]
+        return quadratic_scores(centers, precisions(spreads), grid)
 
     @classmethod
     def gaussians(cls, params: Mapping[str, Any]) -> Gaussians:
@@ -93,7 +93,7 @@ class ReportQuadraticAttention(QuadraticAttention):
         )
         if isinstance(around_zero, tuple):
             return around_zero[0] + rows, around_zero[1] + cols
-        return around_zero + sum_axes(rows, cols)[None]
+        return around_zero + sum_axes(rows, cols)
 
     @classmethod
     def gaussians(cls, params: Mapping[str, Any]) -> Gaussians:
