@@ -42,17 +42,17 @@ def forward(
 def make_eval_step(
     config: ConfigDict, model: nn.Module, dataset: data.Dataset, mesh: Mesh
 ) -> Callable[..., Sums]:
-    """Compile `eval_step(variables, source, rows, weights) -> Sums` of a batch.
+    """Compile `eval_step(variables, fed, rows, weights) -> Sums` of a batch.
 
-    `rows` [B] are the images' indices in the split, and `source` is what its
+    `rows` [B] are the images' indices in the split, and `fed` is what its
     `parallel.Feed` hands over for them.
     """
     options: dict[str, Any] = {"in_training_mode": config.evaluate_in_training_mode}
     if config.evaluate_in_training_mode:
         options["mutable"] = ["batch_stats"]
 
-    def eval_step(variables, source, rows, weights) -> Sums:
-        images, labels = parallel.gather(source, mesh)
+    def eval_step(variables, fed, rows, weights) -> Sums:
+        images, labels = parallel.gather(fed, mesh)
         result = forward(
             model, dataset, config.seed, variables, images, rows, **options
         )

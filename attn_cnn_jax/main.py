@@ -61,12 +61,14 @@ def main() -> int:
     config = _CONFIG.value
     if _data_dir() is not None:
         config.dataset.data_dir = _data_dir()
-    source = _INIT_FROM.value and os.path.abspath(os.path.expanduser(_INIT_FROM.value))
-    workdir = os.path.expanduser(
-        _WORKDIR.value or default_workdir(flags.FLAGS["config"], config.seed, source)
+    init_from = _INIT_FROM.value and os.path.abspath(
+        os.path.expanduser(_INIT_FROM.value)
     )
-    if source:
-        _take_model(config, source, workdir)
+    workdir = os.path.expanduser(
+        _WORKDIR.value or default_workdir(flags.FLAGS["config"], config.seed, init_from)
+    )
+    if init_from:
+        _take_model(config, init_from, workdir)
     config_lib.check(config)
     _join_cluster()
     parallel.enable_x64_for(config)
@@ -87,17 +89,17 @@ def default_workdir(flag: flags.Flag, seed: int, init_from: str | None = None) -
     return f"runs/{name}_seed{seed}{origin}"
 
 
-def _take_model(config: ConfigDict, source: str, workdir: str) -> None:
-    """Put the model of the run in `source` into `config`, under the flags' overrides.
+def _take_model(config: ConfigDict, init_from: str, workdir: str) -> None:
+    """Put the model of the run `init_from` into `config`, under the flags' overrides.
 
-    A run that began there knows its model, should `source` be gone by now.
+    A run that began there knows its model, should `init_from` be gone by now.
     """
-    origin, own = checkpoint.read_config(source), checkpoint.read_config(workdir)
-    if origin is None and own is not None and own.get("init_from") == source:
+    origin, own = checkpoint.read_config(init_from), checkpoint.read_config(workdir)
+    if origin is None and own is not None and own.get("init_from") == init_from:
         origin = own
     if origin is None or "model" not in origin:
-        raise UserError(f"--init_from: {source} is not the workdir of a run.")
-    config.init_from = source
+        raise UserError(f"--init_from: {init_from} is not the workdir of a run.")
+    config.init_from = init_from
     with config.ignore_type():
         config.model = origin.model
         overrides = config_flags.get_override_values(flags.FLAGS["config"])
@@ -106,7 +108,7 @@ def _take_model(config: ConfigDict, source: str, workdir: str) -> None:
                 config.update_from_flattened_dict({field: overrides[field]})
             except (IndexError, KeyError, TypeError) as error:
                 raise UserError(
-                    f"--config.{field}: the model of {source} has no such field; "
+                    f"--config.{field}: the model of {init_from} has no such field; "
                     "leave it out."
                 ) from error
 
@@ -122,7 +124,7 @@ def _evaluate() -> int:
         )
     workdir = os.path.expanduser(_WORKDIR.value)
     name = _CHECKPOINT.value
-    run = Run(workdir, int(name) if name.isdigit() else name, _data_dir())
+    run = Run(workdir, command_line.checkpoint_named(name), _data_dir())
     config_lib.check(run.config)
     _join_cluster()
     parallel.enable_x64_for(run.config)

@@ -70,19 +70,19 @@ def compile_step(
 def loop_over(
     step: Callable[..., Any], length: int
 ) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
-    """Return `(state, source, count) -> (state, results)`: `count` steps, one program.
+    """Return `(state, fed, count) -> (state, results)`: `count` steps, one program.
 
-    `source` is of `length` batches, and the results of the steps are stacked to that
+    `fed` is of `length` batches, and the results of the steps are stacked to that
     length. As `count` is known at run time only, shorter blocks are the same program.
     """
 
-    def steps(state: Any, source: Any, count: Any) -> tuple[Any, Any]:
+    def steps(state: Any, fed: Any, count: Any) -> tuple[Any, Any]:
         def body(i: Any, carry: Any) -> tuple[Any, Any]:
             state, results = carry
-            state, result = step(state, batch_of(source, i))
+            state, result = step(state, batch_of(fed, i))
             return state, jax.tree.map(lambda a, r: a.at[i].set(r), results, result)
 
-        result = jax.eval_shape(step, state, batch_of(source, 0))[1]
+        result = jax.eval_shape(step, state, batch_of(fed, 0))[1]
         results = jax.tree.map(
             lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), result
         )
@@ -105,7 +105,7 @@ def compile_blocks(
 ) -> Callable[[Any, np.ndarray], tuple[Any, list[Any]]]:
     """Compile `block(state, rows [n, B]) -> (state, results)`, n at most `longest`.
 
-    It is n times `step(state, source) -> (state, result)`. Each of the results is that
+    It is n times `step(state, fed) -> (state, result)`. Each of the results is that
     of a step, or of several, stacked; beyond n they are padding.
     """
     length = batches_per_program(feed.mesh, longest)
@@ -145,7 +145,7 @@ class Feed:
             self._arrays = replicate((split.images, split.labels), mesh)
 
     def __call__(self, rows: np.ndarray) -> tuple[Any, Any, Any]:
-        """Return the source of a batch, rows [B], for `gather` inside the step.
+        """Return what `gather` takes of a batch, rows [B].
 
         Rows [n, B] make that of n batches, of which `batch_of` takes one.
         """
@@ -165,19 +165,19 @@ class Feed:
         return own_rows(self._split.images), own_rows(self._split.labels), None
 
 
-def batch_of(source: tuple[Any, Any, Any], index: Any) -> tuple[Any, Any, Any]:
-    """Return the source of one of the batches of `source`, inside a program."""
-    images, labels, rows = source
+def batch_of(fed: tuple[Any, Any, Any], index: Any) -> tuple[Any, Any, Any]:
+    """Return one of the batches of `fed`, inside a program."""
+    images, labels, rows = fed
     if rows is None:
         return images[index], labels[index], None
     return images, labels, rows[index]
 
 
 def gather(
-    source: tuple[jax.Array, jax.Array, jax.Array | None], mesh: Mesh
+    fed: tuple[jax.Array, jax.Array, jax.Array | None], mesh: Mesh
 ) -> tuple[jax.Array, jax.Array]:
     """Gather, inside a step, images and labels of a batch, split over the devices."""
-    images, labels, rows = source
+    images, labels, rows = fed
     if rows is not None:
         images, labels = jnp.take(images, rows, axis=0), jnp.take(labels, rows, axis=0)
     return split_batch((images, labels), mesh)

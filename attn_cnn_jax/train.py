@@ -116,18 +116,18 @@ def make_train_step(
     dataset: data.Dataset,
     mesh: Mesh,
 ) -> Callable[[TrainState, Any], tuple[TrainState, Sums]]:
-    """Return the step `(state, source) -> (state, Sums of the batch before it)`.
+    """Return the step `(state, fed) -> (state, Sums of the batch before it)`.
 
-    It is a pure function to be compiled; `source` is what a `parallel.Feed` hands over.
+    It is a pure function to be compiled; `fed` is what a `parallel.Feed` hands over.
     What is random in it comes from the seed and `state.step`.
     """
     run_rng, fields = _rngs(config.seed)[1], config.dataset
 
-    def train_step(state: TrainState, source: Any) -> tuple[TrainState, Sums]:
+    def train_step(state: TrainState, fed: Any) -> tuple[TrainState, Sums]:
         augment_rng, model_rng = jax.random.split(
             jax.random.fold_in(run_rng, state.step)
         )
-        images, labels = parallel.gather(source, mesh)
+        images, labels = parallel.gather(fed, mesh)
         images = data.augment(
             images, augment_rng, crop_padding=fields.crop_padding, flip=fields.flip
         )

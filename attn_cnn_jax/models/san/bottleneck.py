@@ -13,7 +13,7 @@ from attn_cnn_jax.models.normalization import BatchNorm
 from attn_cnn_jax.models.san.taps import aggregate, neighbourhoods, subtract
 from attn_cnn_jax.models.scores import at_least_float32
 
-Keys = Float[Array, "B H W R"] | None
+RelationKeys = Float[Array, "B H W R"] | None
 
 # Of a block's width C: C / 16 channels relate pixels, C / 4 are aggregated, and eight
 # of those share a weight plane, as in the official code.
@@ -51,8 +51,8 @@ class NeighbourhoodAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B H W C"], keys: Keys = None, *, train: bool
-    ) -> tuple[Float[Array, "B H W D"], Keys]:
+        self, x: Float[Array, "B H W C"], keys: RelationKeys = None, *, train: bool
+    ) -> tuple[Float[Array, "B H W D"], RelationKeys]:
         """Return aggregated values, D = C / 4, and keys (those of `x` if None)."""
         width = x.shape[-1]
         if width % (_VALUE * _SHARE):
@@ -125,8 +125,8 @@ class Bottleneck(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B H W C"], keys: Keys = None, *, train: bool
-    ) -> tuple[Float[Array, "B H W C"], Keys]:
+        self, x: Float[Array, "B H W C"], keys: RelationKeys = None, *, train: bool
+    ) -> tuple[Float[Array, "B H W C"], RelationKeys]:
         """Return the block's output and the keys that its attention used."""
         activated = nn.relu(BatchNorm(self.param_dtype, name="norm_1")(x, train=train))
         mixed, keys = NeighbourhoodAttention(
