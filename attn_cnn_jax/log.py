@@ -1,4 +1,4 @@
-"""What a training tells: the metrics file, TensorBoard, a progress bar or lines."""
+"""The log of a training: metrics file, TensorBoard, a progress bar or lines."""
 
 import contextlib
 import itertools

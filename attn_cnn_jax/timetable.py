@@ -1,4 +1,4 @@
-"""When a run does what: batches, learning rates, and what is due after a step."""
+"""The order of a run: batches, learning rates, and the work due after a step."""
 
 import functools
 

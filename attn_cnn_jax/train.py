@@ -36,7 +36,7 @@ class TrainState(struct.PyTreeNode):
 
 @dataclasses.dataclass
 class Progress:
-    """How far a training is: what a checkpoint keeps of it besides the config."""
+    """The progress of a training, as a checkpoint keeps it beside the config."""
 
     step: int
     state: TrainState
