@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 from flax import linen as nn
 from jaxtyping import Array
+from ml_collections import ConfigDict
 
 from attn_cnn_jax import checkpoint as checkpoint_lib
 from attn_cnn_jax import data, models, parallel
@@ -37,7 +39,7 @@ class Run:
         if config is None:
             raise UserError(f"{workdir} is not the workdir of a run.")
         self.config = config
-        if data_dir is not None:
+        if data_dir is not None and isinstance(config.get("dataset"), ConfigDict):
             config.dataset.data_dir = data_dir
         self._which = checkpoint
 
@@ -168,3 +170,19 @@ class Run:
             self.config.eval_batch_size,
         )
         return {"step": self.step, **result}
+
+
+def refuse_misfits(
+    config: ConfigDict, variables: Mapping[str, Any], complaint: str
+) -> None:
+    """Refuse variables that the config's network does not have, with the complaint.
+
+    Of a dataset that is not in the table the shapes are unknown; evaluation checks.
+    """
+    entry = data.DATASETS.get(config.dataset.name)
+    if entry is None:
+        return
+    model = models.build(config.model, entry.num_classes)
+    rng, shape = jax.random.key(0), entry.image_shape
+    wanted = jax.eval_shape(lambda: models.initial_variables(model, rng, shape))
+    checkpoint_lib.refuse_other_shapes(wanted, variables, complaint)

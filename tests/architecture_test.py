@@ -45,7 +45,15 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
     },
     "run": {"evaluate", "checkpoint", "models", "data", "parallel", "errors"},
-    "analysis": {"run", "checkpoint", "models", "data", "prepare_data", "errors"},
+    "analysis": {
+        "run",
+        "checkpoint",
+        "models",
+        "data",
+        "prepare_data",
+        "config",
+        "errors",
+    },
     "results": {
         "run",
         "models",
@@ -93,9 +101,9 @@ ALLOWED: dict[str, set[str]] = {
     },
     "prepare_data": {"command_line", "errors"},
     "interop": {
+        "run",
         "checkpoint",
         "models",
-        "data",
         "parallel",
         "config",
         "command_line",

@@ -17,7 +17,7 @@ from attn_cnn_jax.run import Run
 
 @pytest.fixture(scope="module")
 def digits() -> data.Dataset:
-    return data._load_digits(enlarge=False)
+    return data.DATASETS["digits_8x8"].load("")
 
 
 def with_seed(seed: int):
@@ -200,3 +200,12 @@ def test_evaluation_in_training_mode_goes_by_the_batch(tmp_path):
     in_training_mode = Run(tmp_path / "train").evaluate()
     np.testing.assert_allclose(in_training_mode["loss"], total / 360, rtol=1e-5)
     assert abs(Run(tmp_path / "eval").evaluate()["loss"] - total / 360) > 0.01
+
+
+@pytest.mark.parametrize("content", ['{"seed": 1}', '{"dataset": "cifar10"}'])
+def test_a_damaged_config_is_left_to_its_check(content, tmp_path):
+    """With a `data_dir` of the user's, too, which has no place in it."""
+    (tmp_path / "config.json").write_text(content)
+    run = Run(tmp_path, data_dir="/data")
+    with pytest.raises(UserError, match="is missing"):
+        config_lib.check(run.config)

@@ -1,10 +1,13 @@
 """docs/new_attention.md: its file passes its own tests, trains, and is read back."""
 
+import functools
+
 import jax
 import pytest
 
 from attn_cnn_jax import checkpoint, models, train, variants
 from attn_cnn_jax import config as config_lib
+from attn_cnn_jax.analysis.ablation import ablate
 from attn_cnn_jax.analysis.pruning import prune
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import ATTENTIONS, QuadraticAttention
@@ -47,16 +50,16 @@ def test_the_guides_layer_trains_and_is_evaluated(window, tiny_config, tmp_path)
     assert Run(tmp_path / "pruned").evaluate()["images"] == 360
 
 
-UNDECLARED = """
+MISTAKEN = """
 from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
-from attn_cnn_jax.models.attention import PixelAttention, value_params
+from attn_cnn_jax.models.attention import Parameter, PixelAttention, value_params
 from attn_cnn_jax.models.scores import mix
 from attn_cnn_jax.variants import add_attention
 
-class Blind(nn.Module):
+class Silent(nn.Module):
     num_heads: int
     dropout_rate: float
     param_dtype: Any
@@ -71,23 +74,36 @@ class Blind(nn.Module):
 
 class Half(PixelAttention):
     def scores(self, x, keys):
-        self.param("gains", nn.initializers.ones, (self.num_heads,), self.param_dtype)
+        shape = (self.num_heads, 3)
+        self.param("gains", nn.initializers.ones, shape, self.param_dtype)
         return jnp.zeros((self.num_heads, *x.shape[1:3], *x.shape[1:3])), keys
 
-add_attention("blind", Blind)
-add_attention("half", Half)
+class Shared(Half):
+    parameters = {**Half.parameters, "gains": Parameter()}
+
+class Crossed(Half):
+    parameters = {**Half.parameters, "gains": Parameter(1)}
+
+class Beyond(Half):
+    parameters = {**Half.parameters, "gains": Parameter(5)}
+
+class Number(Half):
+    parameters = {**Half.parameters, "gains": 1}
+
+for layer in (Silent, Half, Shared, Crossed, Beyond, Number):
+    add_attention(layer.__name__.lower(), layer)
 """
 
 
-@pytest.mark.parametrize("name", ["blind", "half"])
-def test_heads_of_a_layer_that_does_not_declare_them_are_not_removed(
-    name, tiny_config, tmp_path
-):
-    """Without an axis for every parameter the pruned run could not be evaluated."""
-    path = tmp_path / "undeclared.py"
-    path.write_text(UNDECLARED)
+@pytest.fixture
+def mistaken(tmp_path, tiny_config):
+    """A workdir of an attention that does not say of its parameters what is so."""
+    path = tmp_path / "mistaken.py"
+    path.write_text(MISTAKEN)
+    known = set(ATTENTIONS)
     variants.load(path)
-    try:
+
+    def write(name: str):
         config = tiny_config()
         config.model.attention = {"name": name, "dropout_rate": 0.0}
         model = models.build(config.model, 10)
@@ -95,14 +111,49 @@ def test_heads_of_a_layer_that_does_not_declare_them_are_not_removed(
             lambda: models.initial_variables(model, jax.random.key(0), (8, 8, 1))
         )()
         checkpoint.write_variables(tmp_path / "run", config, jax.device_get(variables))
-        with pytest.raises(UserError, match=f"{name} does not declare the head ax"):
-            prune(tmp_path / "run", tmp_path / "pruned", heads=["1:1"])
-        assert not (tmp_path / "pruned").exists()
-        known = paper_flops(model, variables, (8, 8, 1))
-        assert (known is None) == (name == "blind")
-    finally:
-        for own in ("blind", "half"):
-            ATTENTIONS.pop(own, None)
+        return Run(tmp_path / "run")
+
+    yield write
+    for name in set(ATTENTIONS) - known:
+        del ATTENTIONS[name]
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("silent", "silent does not declare the head axes of .*value_kernel"),
+        ("half", "half does not declare the head axes of its parameters gains"),
+        ("shared", "pruned network does not fit .*gains has shape .4, 3., not .3, 3."),
+        ("crossed", r"gains \[4, 3\] that axis 1 counts the 4 heads"),
+        ("beyond", r"gains \[4, 3\] that axis 5 counts the 4 heads"),
+        ("number", r"gains \[4, 3\] that axis 1 counts the 4 heads"),
+    ],
+)
+def test_heads_that_are_not_declared_as_they_are_stay(name, message, mistaken):
+    """The pruned run could not be evaluated."""
+    run = mistaken(name)
+    pruned = run.workdir.parent / "pruned"
+    with pytest.raises((UserError, models.ModelError), match=message):
+        prune(run.workdir, pruned, heads=["1:1"])
+    assert not pruned.exists()
+    known = paper_flops(run.model, run.variables, (8, 8, 1)) if name != "number" else 0
+    assert (known is None) == (name != "number")  # `gains` is [4, 3]: how often?
+
+
+def test_values_that_are_not_declared_are_not_switched_off(mistaken):
+    with pytest.raises(UserError, match="silent does not declare which .*make values"):
+        ablate(mistaken("silent"), 8)
+
+
+def test_a_field_may_be_a_block_and_a_name_end_as_the_reports_do(monkeypatch):
+    add = functools.partial(monkeypatch.setitem, ATTENTIONS)
+    fields = {"window": {"rows": 0, "columns": -1}}
+    add("my_report", ATTENTIONS["multi_head"]._replace(fields=fields))
+    config = config_lib.base_config()
+    config.model = config_lib.self_attention("my_report")
+    assert config.model.activation == "gelu" and config.model.attention_dense
+    config.model.num_heads = 8
+    config_lib.check(config)
 
 
 def test_a_run_of_a_variant_that_was_not_added_names_it(tiny_config):

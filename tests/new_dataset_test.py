@@ -9,8 +9,8 @@ import pytest
 from attn_cnn_jax import bench, data, models, variants
 from attn_cnn_jax.config import base_config, self_attention, with_options
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.interop import __main__ as interop_command
 from attn_cnn_jax.results.published import count_parameters
+from attn_cnn_jax.run import refuse_misfits
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 ADDED = """
@@ -84,11 +84,9 @@ def test_everything_takes_up_an_entry(tiles):
 
     fitting = variables(2)
     assert count_parameters(config) == models.count_parameters(fitting)
-    interop_command._refuse_what_cannot_run(fitting, config, "state.npz")
-    with pytest.raises(
-        UserError, match="state.npz .*dataset.name=photo_tiles: .*class"
-    ):
-        interop_command._refuse_what_cannot_run(variables(3), config, "state.npz")
+    refuse_misfits(config, fitting, "state.npz does not fit")
+    with pytest.raises(UserError, match="state.npz does not fit: .*class"):
+        refuse_misfits(config, variables(3), "state.npz does not fit")
 
 
 def test_random_images_of_any_size_fit_into_memory(tiles, monkeypatch):

@@ -166,7 +166,6 @@ class _Layers:
 
     run: Run
     layers: tuple[AttentionParams, ...]
-    values: Mapping[str, int]  # the head axis of each parameter that makes values
 
     @classmethod
     def of(cls, run: Run) -> "_Layers":
@@ -176,23 +175,18 @@ class _Layers:
                 f"{run.name} is a {config.name}: only heads of self_attention and vit "
                 "can be switched off."
             )
-        facts = getattr(model.attention_layer, "parameters", {})
-        values = {name: fact.head_axis for name, fact in facts.items() if fact.is_value}
-        if not values:
+        layers = models.attention_params(model, run.variables)
+        if not any(fact.is_value for fact in layers[0].facts.values()):
             raise UserError(
                 f"the attention {config.attention.name} does not declare which of its "
                 "parameters make values (`is_value` in the layer's `parameters`)."
             )
-        layers = models.attention_params(model, run.variables)
-        return cls(run, tuple(layers * (model.num_layers // len(layers))), values)
+        return cls(run, tuple(layers * (model.num_layers // len(layers))))
 
     @property
     def num_heads(self) -> tuple[int, ...]:
-        """Return the number of heads of each layer, 0 where it has lost all of them."""
-        return tuple(
-            next((p[n].shape[axis] for n, axis in self.values.items() if n in p), 0)
-            for p in (layer.params for layer in self.layers)
-        )
+        """Return the number of heads of each layer."""
+        return tuple(layer.num_heads for layer in self.layers)
 
     def answers(
         self, rows: Int[np.ndarray, "B"]
@@ -237,8 +231,7 @@ class _Layers:
 
         @functools.partial(jax.jit, static_argnames="layer")
         def rest(variables, x, keys, labels, head, *, layer: int) -> Array:
-            path = self.layers[layer].path
-            without = switched_off(variables, path, self.values, head)
+            without = switched_off(variables, self.layers[layer], head)
             x, keys = _apply_layer(model, without, x, keys, layer=layer)
             for above in range(layer + 1, len(self.layers)):
                 x, keys = _apply_layer(model, variables, x, keys, layer=above)
@@ -248,17 +241,13 @@ class _Layers:
 
 
 def switched_off(
-    variables: Mapping[str, Any], path: str, values: Mapping[str, int], head: Any
+    variables: Mapping[str, Any], layer: AttentionParams, head: Any
 ) -> dict[str, Any]:
-    """Return `variables` where a head (from 0, may be traced) of a layer adds nothing.
-
-    `path` leads to the layer's attention; `values` are its parameters to be 0 in that
-    head, with the axis of each that counts heads.
-    """
+    """Return `variables` where a layer's head (from 0, may be traced) adds nothing."""
     flat: dict[str, Any] = traverse_util.flatten_dict(dict(variables), sep="/")
-    for name, axis in values.items():
-        key = f"{path}/{name}"
-        if key in flat:
+    for name, fact in layer.facts.items():
+        if fact.is_value and fact.head_axis is not None and name in layer.params:
+            key, axis = f"{layer.path}/{name}", fact.head_axis
             parts = jnp.moveaxis(flat[key], axis, 0)
             flat[key] = jnp.moveaxis(parts.at[head].set(0), 0, axis)
     return traverse_util.unflatten_dict(flat, sep="/")

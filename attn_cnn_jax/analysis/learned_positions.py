@@ -10,7 +10,6 @@ from jaxtyping import Float
 
 from attn_cnn_jax import models
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.models.attention import HeadlessAttention
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +35,7 @@ def quadratic_heads(
     heads = {}
     for layer in models.attention_params(model, variables):
         centers, precisions = np.zeros((0, 2)), np.zeros((0, 2, 2))
-        if layer.params.keys() - HeadlessAttention.parameters:
+        if layer.num_heads:
             centers, precisions = gaussians(layer.params)
         heads[layer.name] = GaussianHeads(
             np.asarray(centers, float), np.asarray(precisions, float)
@@ -58,7 +57,7 @@ def position_scores(
     tables = {}
     for layer in models.attention_params(model, variables):
         table = np.zeros((0, 2 * grid[0] - 1, 2 * grid[1] - 1))
-        if layer.params.keys() - HeadlessAttention.parameters:
+        if layer.num_heads:
             table = scores(layer.params, grid)
         tables[layer.name] = np.asarray(table, np.float64)
     return tables

@@ -6,7 +6,6 @@ print(prune("runs/learned_wo_content_seed42", "runs/pruned", heads=["1:3", "2:9"
 
 import dataclasses
 import os
-import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,10 +16,12 @@ from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import checkpoint as checkpoint_lib
+from attn_cnn_jax import config as config_lib
 from attn_cnn_jax import models
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionParams
-from attn_cnn_jax.models.attention import HeadlessAttention, Parameter
+from attn_cnn_jax.models.attention import HeadlessAttention
+from attn_cnn_jax.run import Run, refuse_misfits
 
 MIN_PRECISION = 1e-5  # of the original
 MAX_CONDITION = 1000.0
@@ -71,15 +72,18 @@ def degenerate_heads(
     Such a head attends to all pixels alike, or to a whole line of them. Of shared
     weights there is one layer. Raises a `UserError` for another attention.
     """
-    gaussians = getattr(_layer_with_own_heads(config), "gaussians", None)
+    layers = _attentions(config, variables)
+    gaussians = getattr(
+        models.build(config.model, 1).attention_layer, "gaussians", None
+    )
     if gaussians is None:
         raise UserError(
             f"heads of {config.model.attention.name} do not degenerate, as those of "
             "quadratic attention do: name the heads, layer:head."
         )
     found = []
-    for layer in _attentions(config, variables):
-        precisions = gaussians(layer.params)[1] if "spreads" in layer.params else ()
+    for layer in layers:
+        precisions = gaussians(layer.params)[1] if layer.num_heads else ()
         reasons = [_degeneracy(p, min_precision, max_condition) for p in precisions]
         found.append([(h, reason) for h, reason in enumerate(reasons, 1) if reason])
     return found
@@ -100,9 +104,8 @@ def prune(
     and analyses as its checkpoint 0; `main --init_from` trains it on. Raises a
     `UserError` where heads are not there, cannot be removed, or `target` is a run.
     """
-    run = checkpoint_lib.load(workdir, checkpoint)
-    name = pathlib.Path(workdir).absolute().name
-    _layer_with_own_heads(run.config)
+    run = Run(workdir, checkpoint)
+    config_lib.check(run.config)
     before = models.count_parameters(run.variables)
     if heads is None:
         found = degenerate_heads(
@@ -115,12 +118,13 @@ def prune(
         found = _named_heads(run.config, run.variables, heads)
     removed = tuple(tuple(layer) for layer in found)
     if not any(removed):
-        return Removal(name, str(target), removed, (before, before))
+        return Removal(run.name, str(target), removed, (before, before))
     numbers = [[head for head, _ in layer] for layer in found]
     config, variables = without_heads(run.config, run.variables, numbers)
+    refuse_misfits(config, variables, "the pruned network does not fit its config")
     checkpoint_lib.write_variables(target, config, variables)
     after = models.count_parameters(variables)
-    return Removal(name, str(target), removed, (before, after))
+    return Removal(run.name, str(target), removed, (before, after))
 
 
 def without_heads(
@@ -130,15 +134,14 @@ def without_heads(
 
     All else is untouched: what the other heads compute is what they computed before.
     """
-    facts = _layer_with_own_heads(config).parameters
+    layers = _attentions(config, variables)
     flat: dict[str, Any] = traverse_util.flatten_dict(dict(variables), sep="/")
     numbers = []
-    for layer, removed in zip(_attentions(config, variables), heads, strict=True):
-        _refuse_undeclared(layer, facts, config.model.attention.name)
+    for layer, removed in zip(layers, heads, strict=True):
         rows = [head - 1 for head in set(removed)]
-        numbers.append(_num_heads(layer, facts) - len(rows))
+        numbers.append(layer.num_heads - len(rows))
         for name in layer.params:
-            key, axis = f"{layer.path}/{name}", facts[name].head_axis
+            key, axis = f"{layer.path}/{name}", layer.facts[name].head_axis
             if numbers[-1] and axis is not None:
                 flat[key] = np.delete(flat[key], rows, axis=axis)
             elif not numbers[-1] and name not in HeadlessAttention.parameters:
@@ -152,53 +155,30 @@ def without_heads(
     return pruned, traverse_util.unflatten_dict(flat, sep="/")
 
 
-def _layer_with_own_heads(config: ConfigDict) -> Any:
-    """Return the class of the attention layers, of which each head has its own parts.
-
-    Raises a `UserError` for a network whose heads cannot be removed.
-    """
-    model = config.model
-    if model.name != "self_attention":
-        raise UserError(
-            f"heads are removed from self_attention, not from {model.name}."
-        )
-    layer, name = models.build(model, 1).attention_layer, model.attention.name
-    if getattr(layer, "heads_share_width", False):
-        raise UserError(f"heads of {name} share the width: none can be removed.")
-    if not hasattr(layer, "parameters"):
-        raise UserError(_undeclared(name, "head axes of its parameters"))
-    return layer
-
-
-def _refuse_undeclared(
-    layer: AttentionParams, facts: Mapping[str, Parameter], name: str
-) -> None:
-    for parameter in layer.params:
-        if parameter not in facts:
-            raise UserError(_undeclared(name, f"head axis of {parameter}"))
-
-
-def _undeclared(name: str, what: str) -> str:
-    return (
-        f"the attention {name} does not declare the {what}, so that none of its heads "
-        "can be removed: name them in the layer's `parameters`."
-    )
-
-
 def _attentions(
     config: ConfigDict, variables: Mapping[str, Any]
 ) -> list[AttentionParams]:
-    return models.attention_params(models.build(config.model, 1), variables)
+    """Return the attention of each layer, of which each head has its own parts.
 
-
-def _num_heads(layer: AttentionParams, facts: Mapping[str, Parameter]) -> int:
-    """Return the number of heads, from the values; a layer may have lost all."""
-    counts = (
-        layer.params[name].shape[fact.head_axis]
-        for name, fact in facts.items()
-        if fact.is_value and fact.head_axis is not None and name in layer.params
-    )
-    return next(counts, 0)
+    Raises a `UserError` for a network whose heads cannot be removed.
+    """
+    fields = config.model
+    if fields.name != "self_attention":
+        raise UserError(
+            f"heads are removed from self_attention, not from {fields.name}."
+        )
+    model, name = models.build(fields, 1), fields.attention.name
+    if getattr(model.attention_layer, "heads_share_width", False):
+        raise UserError(f"heads of {name} share the width: none can be removed.")
+    layers = models.attention_params(model, variables)
+    missing = {p for layer in layers for p in layer.params if p not in layer.facts}
+    if missing:
+        raise UserError(
+            f"the attention {name} does not declare the head axes of its parameters "
+            f"{', '.join(sorted(missing))}, so that none of its heads can be removed: "
+            "name them in the layer's `parameters`."
+        )
+    return layers
 
 
 def _degeneracy(
@@ -218,11 +198,10 @@ def _named_heads(
     config: ConfigDict, variables: Mapping[str, Any], heads: Sequence[str]
 ) -> list[list[tuple[int, str]]]:
     """Return `heads`, each "layer:head" from 1, by layer."""
-    facts = _layer_with_own_heads(config).parameters
-    counts = [_num_heads(layer, facts) for layer in _attentions(config, variables)]
+    counts = [layer.num_heads for layer in _attentions(config, variables)]
     chosen: list[set[int]] = [set() for _ in counts]
     for text in heads:
-        match = re.fullmatch(r"\s*(\d+):(\d+)\s*", text)
+        match = re.fullmatch(r"\s*(\d{1,9}):(\d{1,9})\s*", text, re.ASCII)
         if not match:
             raise UserError(f"{text!r} is no head; give layer:head, such as 2:9.")
         layer, head = (int(number) for number in match.groups())

@@ -188,7 +188,8 @@ def _training(
     """Measure what `train.train` dispatches, augmentation included."""
     device = mesh.devices.ravel()[0]
     peak_before = timing.peak_bytes(device)
-    length = parallel.batches_per_program(mesh, config.steps_per_dispatch)
+    longest = Timetable(config, len(dataset.train)).longest_block
+    length = parallel.batches_per_program(mesh, longest)
     optimizer = _optimizer(config, dataset)
     program = make_train_step(config, model, optimizer, dataset, mesh)
     count: tuple[int, ...] = ()

@@ -8,6 +8,7 @@ import glob
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from typing import Any
@@ -116,12 +117,13 @@ def _named_config() -> tuple[str, ConfigDict, dict[str, Any]]:
 
 
 def _batch_sizes() -> tuple[int, ...]:
-    if not all(size.strip().isdigit() and int(size) > 0 for size in _BATCH_SIZES.value):
+    sizes = [size.strip() for size in _BATCH_SIZES.value]
+    if not all(re.fullmatch("0*[1-9][0-9]{0,8}", size) for size in sizes):
         raise UserError(
             f"--batch_sizes={','.join(_BATCH_SIZES.value)} is no list of whole numbers "
             "above 0, like 20,100."
         )
-    return tuple(int(size) for size in _BATCH_SIZES.value)
+    return tuple(map(int, sizes))
 
 
 def _plan() -> bench.Plan:

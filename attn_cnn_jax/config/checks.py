@@ -29,7 +29,8 @@ def check(config: ConfigDict) -> None:
 def _check_optimizer(block: ConfigDict) -> None:
     name = block.get("name", "")
     choices = f"one of {', '.join(OPTIMIZERS)}"
-    require(name in OPTIMIZERS, "optimizer.name", name, choices)
+    known = isinstance(name, str) and name in OPTIMIZERS
+    require(known, "optimizer.name", name, choices)
     schema = optimizer(name)
     try:
         check_schema(block, schema, "optimizer.")

@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict, FieldReference
 
-from attn_cnn_jax.models.attention import ATTENTIONS
+from attn_cnn_jax.models.attention import ATTENTIONS, BUILT_IN
 
 # The report's own layers stand in a block of its own.
 _REPORT_BLOCK = {
@@ -20,8 +20,8 @@ VISION_TRANSFORMERS = ("report", "standard")
 def self_attention(attention: str) -> ConfigDict:
     """Return the paper's network at full size, with the named attention in every layer.
 
-    `num_heads` may also be a tuple, one number for each layer, 0 for none. A name that
-    ends in "_report" comes with the report's block around it.
+    `num_heads` may also be a tuple, one number for each layer, 0 for none. A name of
+    the package that ends in "_report" comes with the report's block around it.
     """
     model = ConfigDict(
         {
@@ -44,7 +44,7 @@ def self_attention(attention: str) -> ConfigDict:
             },
         }
     )
-    if attention.endswith("_report"):
+    if attention in BUILT_IN and attention.endswith("_report"):
         model.update(_REPORT_BLOCK)
     if "position_dim" in model.attention:
         model.attention.position_dim = model.get_oneway_ref("width")

@@ -1,6 +1,6 @@
 """The check of `config.model`, as far as it can be told without the images."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -9,10 +9,13 @@ from attn_cnn_jax.config import model_blocks
 from attn_cnn_jax.config.fields import check_schema, require
 from attn_cnn_jax.config.record import flatten
 from attn_cnn_jax.models.attention import ATTENTIONS, BUILT_IN, layer_class
+from attn_cnn_jax.models.encoder import ACTIVATIONS
+from attn_cnn_jax.models.resnet import KERNELS
+from attn_cnn_jax.models.vit.block import INITIALIZERS
 
 _CHOICES = {
     "compute_dtype": ("float32", "bfloat16", "float64"),
-    "activation": ("gelu", "gelu_tanh", "relu", "swish"),
+    "activation": tuple(ACTIVATIONS),
     "class_token": ("random", "learned", "none"),
     "readout": ("mean", "token"),
     "attention": ("pairwise", "patchwise"),
@@ -28,7 +31,8 @@ def check_model(model: ConfigDict) -> None:
     """Raise a `UserError` that names the first field out of its type or range."""
     name = model.get("name", "")
     choices = f"one of {', '.join(_CHECKS)}"
-    require(name in _CHECKS, "model.name", name, choices)
+    known = isinstance(name, str) and name in _CHECKS
+    require(known, "model.name", name, choices)
     _CHECKS[name](model)
 
 
@@ -38,7 +42,7 @@ def _check_self_attention(model: ConfigDict) -> None:
     require(is_block, "model.attention", block, "a block of fields")
     attention = block.get("name", "")
     choices = f"one of {', '.join(ATTENTIONS)}"
-    known = attention in ATTENTIONS
+    known = isinstance(attention, str) and attention in ATTENTIONS
     require(known, "model.attention.name", attention, choices)
     schema = model_blocks.self_attention(attention)
     check_schema(model, schema, "model.", {"num_heads": tuple})
@@ -76,10 +80,10 @@ def _check_heads(model: ConfigDict) -> None:
 def _check_resnet(model: ConfigDict) -> None:
     check_schema(model, model_blocks.resnet(model.name), "model.")
     _check_fields(model)
-    _check_initialization(model, ("torch", "kaiming"))
+    _check_initialization(model, KERNELS)
 
 
-def _check_initialization(model: ConfigDict, choices: tuple[str, ...]) -> None:
+def _check_initialization(model: ConfigDict, choices: Mapping[str, Any]) -> None:
     name = model.initialization
     wanted = f"one of {', '.join(choices)}"
     require(name in choices, "model.initialization", name, wanted)
@@ -127,7 +131,7 @@ def _check_san_size(kind: str, value: int, shown: Any, field: str = "") -> None:
 def _check_vit(model: ConfigDict) -> None:
     check_schema(model, model_blocks.vit(), "model.")
     _check_fields(model)
-    _check_initialization(model, ("torch", "google"))
+    _check_initialization(model, INITIALIZERS)
     reads = model.readout != "token" or model.class_token != "none"
     wanted = 'mean where config.model.class_token is "none"'
     require(reads, "model.readout", model.readout, wanted)
@@ -147,8 +151,12 @@ def _check_fields(model: ConfigDict) -> None:
     """Check the range of every field but those that only a user's own layer knows."""
     fields = flatten(model, "model.")
     if model.name == "self_attention" and model.attention.name not in BUILT_IN:
-        for field in ATTENTIONS[model.attention.name].fields:
-            del fields[f"model.attention.{field}"]
+        own = tuple(ATTENTIONS[model.attention.name].fields)
+        fields = {
+            field: value
+            for field, value in fields.items()
+            if field.removeprefix("model.attention.").partition(".")[0] not in own
+        }
     for field, value in fields.items():
         _check_field(field, value)
 

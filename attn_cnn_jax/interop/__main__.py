@@ -1,17 +1,14 @@
 """`python -m attn_cnn_jax.interop` makes a workdir from a published state."""
 
-from collections.abc import Mapping
-from typing import Any
-
-import jax
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import config_flags
 
-from attn_cnn_jax import checkpoint, command_line, data, models, parallel
+from attn_cnn_jax import checkpoint, command_line, models, parallel
 from attn_cnn_jax.config import check
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import from_state
 from attn_cnn_jax.interop.state_files import read_state
+from attn_cnn_jax.run import refuse_misfits
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Config of the state.")
 _SOURCE = flags.DEFINE_string(
@@ -28,31 +25,14 @@ def main() -> None:
     check(config)
     parallel.enable_x64_for(config)
     variables = from_state(read_state(source), config.model)
-    _refuse_what_cannot_run(variables, config, source)
-    checkpoint.write_variables(workdir, config, variables)
-    print(f"{workdir}: {models.count_parameters(variables):,} parameters of {source}")
-
-
-def _refuse_what_cannot_run(
-    variables: Mapping[str, Any], config: ConfigDict, source: str
-) -> None:
-    """Raise `UserError` unless the state is a whole network that fits its dataset.
-
-    The shapes of a dataset that is not prepared may be unknown; then evaluation checks.
-    """
     if "classifier" not in variables["params"]:
         raise UserError(
             f"{source} holds one block; a workdir needs the state of a whole network."
         )
-    name = config.dataset.name
-    if (entry := data.DATASETS.get(name)) is None:
-        return
-    model = models.build(config.model, entry.num_classes)
-    wanted = jax.eval_shape(
-        lambda: models.initial_variables(model, jax.random.key(0), entry.image_shape)
-    )
-    complaint = f"{source} does not fit config.dataset.name={name}"
-    checkpoint.refuse_other_shapes(wanted, variables, complaint)
+    complaint = f"{source} does not fit config.dataset.name={config.dataset.name}"
+    refuse_misfits(config, variables, complaint)
+    checkpoint.write_variables(workdir, config, variables)
+    print(f"{workdir}: {models.count_parameters(variables):,} parameters of {source}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from flax import linen as nn
 from jaxtyping import Array, Int
 
 from attn_cnn_jax.models import san
-from attn_cnn_jax.models.layers import AttentionParams, attention_params
+from attn_cnn_jax.models.layers import AttentionParams, ModelError, attention_params
 from attn_cnn_jax.models.resnet import RESNETS
 from attn_cnn_jax.models.self_attention import SelfAttentionNetwork
 from attn_cnn_jax.models.vit import VisionTransformer
@@ -41,10 +41,6 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 # Networks that can be run from any of their layers on: `embed`, `layer`, `classify`.
 LAYERED = (SelfAttentionNetwork, VisionTransformer)
-
-
-class ModelError(ValueError):
-    """A model that cannot be what its config asks for; the message says why."""
 
 
 def build(model_config: Any, num_classes: int) -> nn.Module:

@@ -61,8 +61,9 @@ def _layer_multiply_adds(
     keys = args[1] if len(args) > 1 else kwargs.get("keys")
     facts, total = getattr(layer, "parameters", {}), 0
     for name, value in layer.variables.get("params", {}).items():
-        if name in facts:
-            total += value.size * facts[name].times(x, keys)
+        times = facts[name].times if name in facts else None
+        if times is not None:
+            total += value.size * times(x, keys)
         elif not isinstance(value, Mapping) and value.ndim > 1:
             return None
     return total

@@ -6,33 +6,57 @@ from typing import Any, NamedTuple
 
 from flax import traverse_util
 
+from attn_cnn_jax.models.attention import Parameter
 from attn_cnn_jax.models.encoder import block_names
+
+
+class ModelError(ValueError):
+    """A model that cannot be what its config asks for; the message says why."""
 
 
 class AttentionParams(NamedTuple):
     """The attention of one layer of a network, or of all where they share weights.
 
     `path` leads to it in the variables, names between "/"; `params` are its parameters
-    by their path in the layer, as the `parameters` of its class name them.
+    by their path in the layer, `facts` what its class says of them (`parameters`).
     """
 
     name: str
     path: str
+    num_heads: int
     params: dict[str, Any]
+    facts: Mapping[str, Parameter]
 
 
 def attention_params(model: Any, variables: Mapping[str, Any]) -> list[AttentionParams]:
     """Return the attention parameters of a self-attention network or ViT, by layer.
 
-    `variables` may be arrays or their shapes.
+    `variables` may be arrays or their shapes. Raises a `ModelError` where a layer says
+    of its parameters what is not so.
     """
-    found = []
+    facts, found = getattr(model.attention_layer, "parameters", {}), []
     for i, block in enumerate(block_names(model.num_layers, model.share_weights)):
-        params: Any = variables["params"][block]["attention"]
+        heads = model.num_heads
+        heads = heads if isinstance(heads, int) else heads[i]
+        tree: Any = variables["params"][block]["attention"]
+        params: dict[str, Any] = traverse_util.flatten_dict(tree, sep="/")
+        for name in params.keys() & facts.keys():
+            _check_head_axis(name, params[name].shape, facts[name], heads)
         name = "all layers" if model.share_weights else f"layer {i + 1}"
-        flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
-        found.append(AttentionParams(name, f"params/{block}/attention", flat))
+        path = f"params/{block}/attention"
+        found.append(AttentionParams(name, path, heads, params, facts))
     return found
+
+
+def _check_head_axis(name: str, shape: tuple[int, ...], fact: Any, heads: int) -> None:
+    axis = fact.head_axis if isinstance(fact, Parameter) else fact
+    if axis is None and not getattr(fact, "is_value", False):
+        return
+    if type(axis) is not int or not 0 <= axis < len(shape) or shape[axis] != heads:
+        raise ModelError(
+            f"the attention layer says of its parameter {name} {list(shape)} that axis "
+            f"{axis} counts the {heads} heads; correct its `parameters`."
+        )
 
 
 def sown_layers(

@@ -15,6 +15,7 @@ from attn_cnn_jax import data, models
 from attn_cnn_jax.analysis import ablation as ablation_lib
 from attn_cnn_jax.analysis.ablation import ablate, write_csv, write_json
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.run import Run
 
 NUM_IMAGES = 50
 FAMILIES = [

@@ -248,7 +248,7 @@ def test_what_cannot_be_pruned_is_said(
         degenerate_heads(config, {})
     with pytest.raises(UserError, match="already holds a run"):
         prune(workdir, workdir, heads=["1:1"])
-    with pytest.raises(UserError, match="holds no checkpoint"):
+    with pytest.raises(UserError, match="is not the workdir of a run"):
         prune(tmp_path / "nowhere", tmp_path / "pruned")
 
 

@@ -85,8 +85,8 @@ def test_an_override_is_named_in_the_record(tmp_path):
         (("--workdir=nowhere",), "nowhere holds no run; name what to measure"),
         (("--configs=no/*.py",), "there is no config file no/*.py."),
         (
-            (f"--config={QUICKSTART}", "--batch_sizes=8,x"),
-            "--batch_sizes=8,x is no list of whole numbers above 0",
+            (f"--config={QUICKSTART}", "--batch_sizes=8,²"),
+            "--batch_sizes=8,² is no list of whole numbers above 0",
         ),
         (
             (f"--config={QUICKSTART}", f"--configs={QUICKSTART}"),

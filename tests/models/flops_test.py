@@ -12,7 +12,7 @@ from jax import lax
 
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax import models
-from attn_cnn_jax.models.attention import LearnedContentAttention, Parameter
+from attn_cnn_jax.models.attention import LearnedContentAttention, Parameter, never
 from attn_cnn_jax.models.flops import paper_flops, program_flops
 
 IMAGE = (32, 32, 3)
@@ -160,7 +160,7 @@ def test_a_kernel_that_a_layer_does_not_declare_is_not_skipped():
     """The FLOPs of such a network are unknown, not those of its other kernels."""
 
     class Attention(nn.Module):
-        parameters = {"scores": Parameter(0)}
+        parameters = {"scores": Parameter(0, never)}
 
         @nn.compact
         def __call__(self, x):

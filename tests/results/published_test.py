@@ -82,7 +82,7 @@ def test_every_number_of_the_report_stands_beside_its_network(number, line):
     ("number", "row", "config"),
     [
         (1, "resnet18", "resnet18:report"),
-        (1, "quadratic_isotropic", "quadratic_isotropic_report"),
+        (1, "quadratic_isotropic", "quadratic_isotropic_report:batch32"),
         (1, "quadratic_nonisotropic", "quadratic_nonisotropic_report"),
         (1, "learned_wo_content", "learned_wo_content_report"),
         (1, "learned_w_content", "learned_w_content_report"),
@@ -268,7 +268,7 @@ def test_a_run_recorded_before_a_field_existed_is_its_row(make_run):
 
 
 # Fields in which a config follows the report's code and not its Table 4.
-BY_THE_CODE = {"quadratic_isotropic_report": {"batch_size"}}
+BY_THE_CODE = {"quadratic_isotropic_report:batch32": {"batch_size"}}
 
 
 @pytest.mark.parametrize("name", ROWS)

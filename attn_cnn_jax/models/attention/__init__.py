@@ -81,18 +81,15 @@ def layer_class(layer: Callable[..., nn.Module]) -> Any:
     return layer.func if isinstance(layer, partial) else layer
 
 
-for _isotropic in (True, False):
-    _name = "quadratic_isotropic" if _isotropic else "quadratic_nonisotropic"
-    for _suffix, _layer in (
-        ("", QuadraticAttention),
-        ("_report", ReportQuadraticAttention),
-    ):
-        add_attention(
-            _name + _suffix,
-            partial(_layer, isotropic=_isotropic),
-            center_std=2.0,
-            spread_std=0.01,
-        )
+_GAUSSIAN = {"center_std": 2.0, "spread_std": 0.01}
+_isotropic = partial(QuadraticAttention, isotropic=True)
+_nonisotropic = partial(QuadraticAttention, isotropic=False)
+_report_isotropic = partial(ReportQuadraticAttention, isotropic=True)
+_report_nonisotropic = partial(ReportQuadraticAttention, isotropic=False)
+add_attention("quadratic_isotropic", _isotropic, **_GAUSSIAN)
+add_attention("quadratic_nonisotropic", _nonisotropic, **_GAUSSIAN)
+add_attention("quadratic_isotropic_report", _report_isotropic, **_GAUSSIAN)
+add_attention("quadratic_nonisotropic_report", _report_nonisotropic, **_GAUSSIAN)
 add_attention(
     "learned_wo_content", LearnedPositionAttention, max_position=16, position_dim=400
 )

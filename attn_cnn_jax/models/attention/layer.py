@@ -56,13 +56,13 @@ class Parameter(NamedTuple):
 
     `head_axis` is the axis that counts heads: the layer without a head is the layer
     without that part of it (None: the heads share the parameter). `times(x, keys)` is
-    how often a call multiplies with all of its values, as the papers count, and 0 for
-    those that a submodule counts. A head whose `is_value` parameters are 0 adds nothing
-    to the output of the layer.
+    how often a call multiplies with all of its values, as the papers count: `never`
+    where a submodule counts them (None: not known). A head whose `is_value` parameters
+    are 0 adds nothing to the output of the layer.
     """
 
     head_axis: int | None = None
-    times: Callable[[Any, Any], int] = never
+    times: Callable[[Any, Any], int] | None = None
     is_value: bool = False
 
 

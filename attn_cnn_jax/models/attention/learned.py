@@ -12,6 +12,7 @@ from attn_cnn_jax.models.attention.layer import (
     Parameter,
     PixelAttention,
     Scores,
+    never,
     once_a_key,
     once_a_pair_of_columns,
     once_a_pair_of_rows,
@@ -41,8 +42,8 @@ class LearnedAttention(PixelAttention):
     parameters: ClassVar[Mapping[str, Parameter]] = {
         **PixelAttention.parameters,
         "value_projection_kernel": Parameter(0, once_a_pixel),
-        "row_embeddings": Parameter(),
-        "col_embeddings": Parameter(),
+        "row_embeddings": Parameter(None, never),
+        "col_embeddings": Parameter(None, never),
         "row_keys": Parameter(1, once_a_pair_of_rows),
         "col_keys": Parameter(1, once_a_pair_of_columns),
     }
@@ -139,9 +140,9 @@ class LearnedContentAttention(LearnedAttention):
     parameters: ClassVar[Mapping[str, Parameter]] = {
         **LearnedAttention.parameters,
         "query_kernel": Parameter(1, once_a_pixel),
-        "query_bias": Parameter(0),
+        "query_bias": Parameter(0, never),
         "key_kernel": Parameter(1, once_a_key),
-        "key_bias": Parameter(0),
+        "key_bias": Parameter(0, never),
     }
     halves_queries: ClassVar[bool] = True
 

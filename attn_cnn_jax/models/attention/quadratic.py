@@ -13,6 +13,7 @@ from attn_cnn_jax.models.attention.layer import (
     Parameter,
     PixelAttention,
     Scores,
+    never,
 )
 from attn_cnn_jax.models.scores import (
     isotropic_axis_scores,
@@ -37,8 +38,8 @@ class QuadraticAttention(PixelAttention):
 
     parameters: ClassVar[Mapping[str, Parameter]] = {
         **PixelAttention.parameters,
-        "centers": Parameter(0),
-        "spreads": Parameter(0),
+        "centers": Parameter(0, never),
+        "spreads": Parameter(0, never),
     }
     one_mask_for_the_batch: ClassVar[bool] = True
 

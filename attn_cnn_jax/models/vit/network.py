@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from attn_cnn_jax.models.attention import Parameter
+from attn_cnn_jax.models.attention import Parameter, never
 from attn_cnn_jax.models.encoder import apply_layer, make_blocks
 from attn_cnn_jax.models.normalization import BatchNorm, make_layer_norm
 from attn_cnn_jax.models.patches import patchify
@@ -55,7 +55,7 @@ class VisionTransformer(nn.Module):
     norm_epsilon: float
     compute_dtype: str
 
-    parameters: ClassVar = {"class_token": Parameter(), "positions": Parameter()}
+    parameters: ClassVar = {"positions": Parameter(None, never)}
     attention_layer: ClassVar = TokenAttention
 
     def setup(self) -> None:
