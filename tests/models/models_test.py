@@ -13,6 +13,7 @@ from attn_cnn_jax import config as config_lib
 from attn_cnn_jax import models
 from attn_cnn_jax.config.model_checks import _CHECKS
 from attn_cnn_jax.models.attention import ATTENTIONS
+from attn_cnn_jax.models.resnet import ResidualBlock
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # From the papers' tables or, where those round, from the originals' modules; our
@@ -377,3 +378,25 @@ def test_the_block_drops_its_two_updates():
     images = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
     program = str(jaxpr(shapes, images, jax.random.key(0)))
     assert program.count("name=_bernoulli") == 2
+
+
+@pytest.mark.parametrize("bottleneck", [False, True])
+def test_the_stride_of_a_residual_block_is_on_its_first_3x3(bottleneck):
+    """The counts and shapes of a whole block cannot tell which one has it."""
+    block = ResidualBlock(
+        width=4, stride=2, bottleneck=bottleneck, param_dtype=jnp.float32
+    )
+    x = jnp.ones((1, 8, 8, 4))
+    _, seen = jax.eval_shape(
+        lambda: block.init_with_output(
+            jax.random.key(0), x, train=False, capture_intermediates=True
+        )
+    )
+    sizes = {
+        name: layer["__call__"][0].shape[1]
+        for name, layer in seen["intermediates"].items()
+        if name.endswith("conv")
+    }
+    first = {"1_conv": 8} if bottleneck else {"1_conv": 4}
+    last = {"3_conv": 4} if bottleneck else {}
+    assert sizes == {**first, "2_conv": 4, **last, "shortcut_conv": 4}
