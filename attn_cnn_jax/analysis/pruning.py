@@ -68,9 +68,9 @@ def degenerate_heads(
     """Return (head from 1, reason) of the degenerate quadratic heads of each layer.
 
     Degenerate: with e the eigenvalues of the precision, max e / min e > `max_condition`
-    or max e < `min_precision`.
-    Such a head attends to all pixels alike, or to a whole line of them. Of shared
-    weights there is one layer. Raises a `UserError` for another attention.
+    or max e < `min_precision`. Such a head attends to all pixels alike, or to a whole
+    line of them. Shared weights are one layer. Raises a `UserError` for another
+    attention.
     """
     layers = _attentions(config, variables)
     gaussians = getattr(
