@@ -261,6 +261,21 @@ def test_the_query_moves_by_drag_keys_and_numbers(opened):
     assert_shows(page, 1, maps.probs[0][0, 1, 3, 4])
 
 
+def test_a_number_that_is_being_typed_stays(opened):
+    """The drawing of the move before it may come late."""
+    page = opened(grid_maps())
+    page.evaluate(
+        "() => { window.requestAnimationFrame = draw => setTimeout(draw, 200) }"
+    )
+    page.focus("#image")
+    page.keyboard.press("End")
+    assert page.input_value("#column") == "4"
+    page.fill("#row", "3")
+    page.wait_for_timeout(400)
+    page.press("#row", "Enter")
+    assert query(page) == [3, 4]
+
+
 def test_hovering_says_head_key_offset_and_probability(opened):
     masses = tuple(np.full((*n, *GRID), 0.25, np.float32) for n in [(2, 3), (1, 2)])
     maps = grid_maps(class_mass=masses)

@@ -179,8 +179,6 @@ let sayLater = 0;
 
 // Words for the pointer at once; for a screen reader when the query rests.
 function say(maps) {
-  $("row").value = state.query[0];
-  $("column").value = state.query[1];
   const cell = layout.cells[state.cell];
   if (cell) $("chosen-name").textContent = nameOf(cell);
   clearTimeout(sayLater);

@@ -61,7 +61,13 @@ function moveQuery(row, column) {
   const inside = [row, column].map((p, axis) => Math.min(GRID[axis] - 1, Math.max(0, Math.floor(p) || 0)));
   if (inside[0] === state.query[0] && inside[1] === state.query[1]) return;
   state.query = inside;
+  writeQuery();
   repaint();
+}
+
+// At once and not with the drawing, by when somebody may be typing a number.
+function writeQuery() {
+  [$("row").value, $("column").value] = state.query;
 }
 
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
@@ -95,9 +101,10 @@ function listenToImage() {
       const query = [...state.query];
       query[axis] = Number($(id).value);
       moveQuery(...query);
-      $(id).value = state.query[axis];
+      writeQuery();
     });
   });
+  writeQuery();
 }
 
 function choose(cell) {
