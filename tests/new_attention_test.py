@@ -70,6 +70,7 @@ class Silent(nn.Module):
         grid = x.shape[1:3]
         probs = jnp.full((1, self.num_heads, *grid, *grid), 1 / (grid[0] * grid[1]))
         self.sow("intermediates", "attention", probs)
+        probs = probs.transpose(0, 2, 3, 1, 4, 5)
         return mix(x, probs, kernel) + bias[None, None, None], keys
 
 class Half(PixelAttention):

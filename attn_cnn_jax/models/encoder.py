@@ -8,6 +8,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.attention import Keys
+from attn_cnn_jax.models.dropout import Dropout
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
 from attn_cnn_jax.models.normalization import layer_norm
 
@@ -97,5 +98,5 @@ class EncoderBlock(nn.Module):
         return layer
 
     def _add_and_norm(self, x: Array, update: Array, name: str, *, train: bool):
-        update = nn.Dropout(self.dropout_rate)(update, deterministic=not train)
+        update = Dropout(self.dropout_rate)(update, train=train)
         return layer_norm(x + update, self.norm_epsilon, self.param_dtype, name)

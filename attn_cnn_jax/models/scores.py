@@ -5,6 +5,7 @@ Axes: `B` batch, `H W` grid, `Hq Wq Hk Wk` query and key grid, `N` heads, `D` wi
 everywhere in this package.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,34 +13,40 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 
-def relative_offsets(length: int) -> Int[Array, "query key"]:
-    """Return the offsets key - query along one axis of the grid, in pixels."""
-    position = jnp.arange(length)
-    return position[None, :] - position[:, None]
+def relative_offsets(
+    length: int, first: Any = 0, count: int | None = None
+) -> Int[Array, "query key"]:
+    """Return the offsets key - query along one axis of the grid, in pixels.
+
+    The queries are `count` pixels from `first` on, or all.
+    """
+    queries = first + jnp.arange(length if count is None else count)
+    return jnp.arange(length)[None, :] - queries[:, None]
 
 
 def quadratic_scores(
     centers: Float[Array, "N 2"],
     precision: Float[Array, "N 2 2"],
-    grid: tuple[int, int],
-) -> Float[Array, "N Hq Wq Hk Wk"]:
+    rows: Int[Array, "Hq Hk"],
+    cols: Int[Array, "Wq Wk"],
+) -> Float[Array, "Hq Wq N Hk Wk"]:
     """Score every offset d by -1/2 (d - center)^T precision (d - center), Eq. 8.
 
-    Differs from the paper's u^T r_d by a constant of the head, which the softmax drops.
+    `rows` and `cols` are the offsets. Differs from the paper's u^T r_d by a constant of
+    the head, which the softmax drops.
     """
-    height, width = grid
-    rows = relative_offsets(height)[None] - centers[:, 0, None, None]  # [N, Hq, Hk]
-    cols = relative_offsets(width)[None] - centers[:, 1, None, None]  # [N, Wq, Wk]
-
-    def of_head(rows, cols, precision):
-        rows, cols = rows[:, None, :, None], cols[None, :, None, :]
-        return -0.5 * (
-            precision[0, 0] * rows**2
-            + (precision[0, 1] + precision[1, 0]) * rows * cols
-            + precision[1, 1] * cols**2
+    down = rows[:, None] - centers[None, :, 0, None]  # [Hq, N, Hk]
+    right = cols[:, None] - centers[None, :, 1, None]  # [Wq, N, Wk]
+    down, right = down[:, None, :, :, None], right[None, :, :, None, :]
+    a, b, c = (
+        term[None, None, :, None, None]
+        for term in (
+            precision[:, 0, 0],
+            precision[:, 0, 1] + precision[:, 1, 0],
+            precision[:, 1, 1],
         )
-
-    return jax.vmap(of_head)(rows, cols, precision)
+    )
+    return -0.5 * (a * down**2 + b * down * right + c * right**2)
 
 
 def isotropic_axis_scores(
@@ -62,9 +69,9 @@ def table_axis_scores(
     return by_offset[:, _table_index(embeddings, length)]
 
 
-def _table_index(embeddings: Array, length: int) -> Int[Array, "query key"]:
+def _table_index(embeddings: Array, length: int, *queries: Any) -> Array:
     """Return rows of a table of 2 * max_position - 1 offsets, 0 in the middle."""
-    return relative_offsets(length) + embeddings.shape[0] // 2
+    return relative_offsets(length, *queries) + embeddings.shape[0] // 2
 
 
 def sum_axes(
@@ -79,30 +86,27 @@ def softmax_over_keys(scores: Float[Array, "*n Hk Wk"]) -> Float[Array, "*n Hk W
     return jax.nn.softmax(scores, axis=(-2, -1))
 
 
-def separable_probs(
-    rows: Float[Array, "N Hq Hk"], cols: Float[Array, "N Wq Wk"]
-) -> Float[Array, "N Hq Wq Hk Wk"]:
-    """Return `softmax_over_keys(sum_axes(rows, cols))` by a product of softmaxes."""
-    rows, cols = jax.nn.softmax(rows), jax.nn.softmax(cols)
-    return rows[..., :, None, :, None] * cols[..., None, :, None, :]
-
-
 def mix(
     x: Float[Array, "B H W D"],
-    probs: Float[Array, "B1 N Hq Wq H W"],
+    probs: Float[Array, "B1 Hq Wq N H W"],
     kernel: Float[Array, "N D E"],
 ) -> Float[Array, "B Hq Wq E"]:
-    """Return sum_h (probs_h x) kernel_h, every head's mean of the pixels, projected."""
-    probs, kernel = probs.astype(x.dtype), kernel.astype(x.dtype)
-    if probs.shape[0] == x.shape[0]:
-        heads = jnp.einsum("bnijkl,bkld->bijnd", probs, x)
-        return jnp.einsum("bijnd,nde->bije", heads, kernel)
-    grid = probs.shape[2:4]
+    """Return sum_h (probs_h x) kernel_h, every head's mean of the pixels, projected.
 
-    def one_head(pixels: Array, head_probs: Array) -> Array:
-        return jnp.einsum("ijkl,klx->ijx", head_probs, pixels)
-
-    return _sum_over_heads(x, grid, one_head, list(probs[0]), kernel)
+    The heads lie beside the query: a product an image gives the means of all of them,
+    and one more, of all images, their projection. Probabilities that all images share
+    are broadcast, which is not carried out; their gradient is summed over the images
+    in float32, for which they are rounded last.
+    """
+    batch, depth = x.shape[0], x.shape[-1]
+    grid, heads = probs.shape[1:3], kernel.shape[0]
+    pixels = x.reshape(batch, -1, depth)
+    weights = probs.reshape(probs.shape[0], -1, pixels.shape[1])
+    weights = jnp.broadcast_to(weights, (batch, *weights.shape[1:]))
+    means = jnp.matmul(weights.astype(x.dtype), pixels)  # [B, Hq Wq N, D]
+    flat_kernel = kernel.astype(x.dtype).reshape(heads * depth, -1)
+    y = jnp.matmul(means.reshape(-1, heads * depth), flat_kernel)
+    return y.reshape(batch, *grid, -1)
 
 
 def mix_separable(
@@ -113,34 +117,43 @@ def mix_separable(
 ) -> Float[Array, "B Hq Wq E"]:
     """Compute `mix` with probs = rows x cols, one axis after the other.
 
-    Takes time in proportion to H W (H + W) where `mix` takes (H W)^2.
+    Takes time in proportion to H W (H + W) where `mix` takes (H W)^2. The pixels lead
+    and the batch lies beside the channels, so that the probabilities meet them in one
+    product a head: on a CPU this loop is faster than products over all heads at once.
     """
     rows, cols, kernel = (a.astype(x.dtype) for a in (rows, cols, kernel))
-    grid = rows.shape[1], cols.shape[1]
-
-    def one_head(pixels: Array, axes: tuple[Array, Array]) -> Array:
-        lines = jnp.einsum("ik,klx->ilx", axes[0], pixels)
-        return jnp.einsum("jl,ilx->ijx", axes[1], lines)
-
-    heads = list(zip(rows, cols, strict=True))
-    return _sum_over_heads(x, grid, one_head, heads, kernel)
-
-
-def _sum_over_heads(x, grid, one_head, heads, kernel) -> Array:
-    """Return sum_h one_head(x, heads[h]) kernel[h].
-
-    The pixels lead and the batch lies beside the channels, so that the probabilities,
-    which all images share, meet them in one matrix product a head. On a CPU this loop
-    is 1.2 to 2.7 times as fast as a product over all heads at once.
-    """
     batch, height, width, depth = x.shape
     pixels = x.transpose(1, 2, 0, 3).reshape(height, width, batch * depth)
     dtype = at_least_float32(x)
     y = jnp.zeros((), dtype)
-    for head, head_kernel in zip(heads, kernel, strict=True):
-        mixed = one_head(pixels, head).reshape(*grid, batch, depth)
-        y = y + jnp.matmul(mixed, head_kernel, preferred_element_type=dtype)
+    for head_rows, head_cols, head_kernel in zip(rows, cols, kernel, strict=True):
+        lines = jnp.einsum("ik,klx->ilx", head_rows, pixels)
+        means = jnp.einsum("jl,ilx->ijx", head_cols, lines)
+        means = means.reshape(*means.shape[:2], batch, depth)
+        y = y + product_in_float32("ijbd,de->ijbe", means, head_kernel)
     return y.transpose(2, 0, 1, 3).astype(x.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def product_in_float32(axes: str, a: Array, b: Array) -> Array:
+    """Return `jnp.einsum(axes, a, b)` in at least float32, of operands as they are.
+
+    Its cotangent is rounded to their dtype: the products of the backward pass are then
+    of one dtype too, which on an accelerator are several times as fast as mixed ones.
+    """
+    return jnp.einsum(axes, a, b, preferred_element_type=at_least_float32(a))
+
+
+def _product_forward(axes: str, a: Array, b: Array) -> tuple[Array, tuple]:
+    return product_in_float32(axes, a, b), (a, b)
+
+
+def _product_backward(axes: str, operands: tuple, cotangent: Array) -> tuple:
+    _, transpose = jax.vjp(partial(jnp.einsum, axes), *operands)
+    return transpose(cotangent.astype(operands[0].dtype))
+
+
+product_in_float32.defvjp(_product_forward, _product_backward)
 
 
 def projected_keys(
@@ -151,11 +164,11 @@ def projected_keys(
 
 
 def content_scores(
-    x: Float[Array, "B H W D"],
+    x: Float[Array, "B Hq Wq D"],
     keys: Float[Array, "B H W N E"],
     query_kernel: Float[Array, "D N E"],
     query_bias: Float[Array, "N E"],
-) -> Float[Array, "B N H W H W"]:
+) -> Float[Array, "B Hq Wq N H W"]:
     """Score by q . k with q = x W_q + b_q, up to terms that are equal for all keys.
 
     q . k = (x W_q + b_q) . (x W_k + b_k): the terms with b_k do not depend on the key
@@ -163,21 +176,16 @@ def content_scores(
     """
     queries = jnp.einsum("bijd,dne->bijne", x, query_kernel.astype(x.dtype))
     queries = queries + query_bias.astype(x.dtype)[None, None, None]
-    return jnp.einsum(
-        "bijne,bklne->bnijkl",
-        queries,
-        keys,
-        preferred_element_type=at_least_float32(x),
-    )
+    return product_in_float32("bijne,bklne->bijnkl", queries, keys)
 
 
 def folded_content_scores(
-    x: Float[Array, "B H W D"],
+    x: Float[Array, "B Hq Wq D"],
     pixels: Float[Array, "B H W D"],
     query_kernel: Float[Array, "D N E"],
     query_bias: Float[Array, "N E"],
     key_kernel: Float[Array, "D N E"],
-) -> Float[Array, "B N H W H W"]:
+) -> Float[Array, "B Hq Wq N H W"]:
     """Compute `content_scores` with the keys of `pixels`, W_q W_k^T folded per head.
 
     (x W_q + b_q) . (p W_k) = (x G + c) . p with G = W_q W_k^T and c = W_k b_q: one
@@ -187,42 +195,39 @@ def folded_content_scores(
     constant = jnp.einsum("ne,cne->nc", query_bias, key_kernel)
     queries = jnp.einsum("bijd,dnc->bijnc", x, folded.astype(x.dtype))
     queries = queries + constant.astype(x.dtype)[None, None, None]
-    return jnp.einsum(
-        "bijnc,bklc->bnijkl",
-        queries,
-        pixels,
-        preferred_element_type=at_least_float32(x),
-    )
+    return product_in_float32("bijnc,bklc->bijnkl", queries, pixels)
 
 
 def query_position_scores(
-    x: Float[Array, "B H W D"],
+    x: Float[Array, "B Hq W D"],
     query_kernel: Float[Array, "D N E"],
     query_bias: Float[Array, "N E"],
     row_embeddings: Float[Array, "P half"],
     col_embeddings: Float[Array, "P half"],
-) -> tuple[Float[Array, "B N H W H"], Float[Array, "B N H W W"]]:
+    height: int,
+    first: Any = 0,
+) -> tuple[Float[Array, "B Hq W N H"], Float[Array, "B Hq W N W"]]:
     """Return q[:D/2] . row[k - i] and q[D/2:] . col[l - j], W_q folded into the tables.
 
-    The query meets few offsets and many pixels: folding spares the queries.
+    The query meets few offsets and many pixels: folding spares the queries. `x` are the
+    rows from `first` on of a grid of this height.
     """
     half = row_embeddings.shape[1]
 
-    def axis_scores(axes: str, embeddings: Array, part: slice, length: int) -> Array:
-        index = _table_index(embeddings, length)  # [query, key]
-        folded = jnp.einsum("dne,pe->pnd", query_kernel[..., part], embeddings)[index]
-        constant = jnp.einsum("ne,pe->np", query_bias[..., part], embeddings)[:, index]
-        scores = jnp.einsum(
-            axes, x, folded.astype(x.dtype), preferred_element_type=at_least_float32(x)
-        )
-        along_rows = axes.startswith("bijd,ik")
-        constant = constant[:, :, None] if along_rows else constant[:, None]
-        return scores + constant[None]
+    def folded(embeddings: Array, part: slice) -> tuple[Array, Array]:
+        kernel = jnp.einsum("dne,pe->pnd", query_kernel[..., part], embeddings)
+        constant = jnp.einsum("ne,pe->pn", query_bias[..., part], embeddings)
+        return kernel.astype(x.dtype), constant
 
-    height, width = x.shape[1:3]
-    rows = axis_scores("bijd,iknd->bnijk", row_embeddings, slice(None, half), height)
-    cols = axis_scores("bijd,jlnd->bnijl", col_embeddings, slice(half, None), width)
-    return rows, cols
+    kernel, constant = folded(row_embeddings, slice(None, half))
+    index = _table_index(row_embeddings, height, first, x.shape[1])  # [i, k]
+    by_row = product_in_float32("bijd,iknd->bijnk", x, kernel[index])
+    by_row = by_row + constant[index].transpose(0, 2, 1)[None, :, None]
+    kernel, constant = folded(col_embeddings, slice(half, None))
+    index = _table_index(col_embeddings, x.shape[2])  # [j, l]
+    by_col = product_in_float32("bijd,jlnd->bijnl", x, kernel[index])
+    by_col = by_col + constant[index].transpose(0, 2, 1)[None, None]
+    return by_row, by_col
 
 
 def at_least_float32(x: Array) -> Any:

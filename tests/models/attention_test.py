@@ -34,6 +34,12 @@ def isotropic_scores(centers, spreads):
     return lib.sum_axes(*lib.isotropic_axis_scores(centers, spreads, GRID))
 
 
+def gaussian_scores(centers, precision, *rows):
+    """The scores of a precision, the heads first."""
+    offsets = (lib.relative_offsets(HEIGHT, *rows), lib.relative_offsets(WIDTH))
+    return heads_first(compiled(lib.quadratic_scores)(centers, precision, *offsets))
+
+
 def by_pixels(score, num_heads=HEADS):
     """[N, Hq, Wq, Hk, Wk] of `score(head, query, key)`, one pair at a time."""
     scores = np.zeros((num_heads, *GRID, *GRID))
@@ -47,6 +53,11 @@ def assert_equal(actual, wanted, tolerance=1e-12):
     assert actual.shape == wanted.shape
     error = np.abs(np.asarray(actual) - np.asarray(wanted)).max()
     assert error <= tolerance * np.abs(wanted).max()
+
+
+def heads_first(scores):
+    """[..., N, Hq, Wq, Hk, Wk] of scores [..., Hq, Wq, N, Hk, Wk]."""
+    return np.moveaxis(np.asarray(scores), -3, -5)
 
 
 def up_to_a_constant(scores):
@@ -69,8 +80,10 @@ def test_quadratic_scores():
         distance = key - query - centers[head]
         return -0.5 * distance @ precision[head] @ distance
 
-    actual = compiled(lib.quadratic_scores, grid=GRID)(centers, precision)
+    actual = gaussian_scores(centers, precision)
     assert_equal(actual, by_pixels(score))
+    upper = gaussian_scores(centers, precision, 1, 2)  # rows 1 and 2 of the queries
+    assert_equal(upper, by_pixels(score)[:, 1:3])
 
 
 def test_quadratic_scores_are_the_papers_up_to_a_constant():
@@ -89,7 +102,7 @@ def test_quadratic_scores_are_the_papers_up_to_a_constant():
 def test_isotropic_scores_are_those_with_a_diagonal_precision():
     centers, spreads = drawn(0, HEADS, 2), drawn(1, HEADS)
     precision = spreads[:, None, None] ** 2 * np.eye(2)[None]
-    wanted = compiled(lib.quadratic_scores, grid=GRID)(centers, precision)
+    wanted = gaussian_scores(centers, precision)
     assert_equal(compiled(isotropic_scores)(centers, spreads), wanted)
 
 
@@ -124,7 +137,7 @@ def test_content_scores_do_not_need_the_key_bias(key_bias):
         return q @ k
 
     scores = compiled(lib.folded_content_scores)
-    actual = scores(x, keys, query_kernel, query_bias, key_kernel)[0]
+    actual = heads_first(scores(x, keys, query_kernel, query_bias, key_kernel))[0]
     assert_equal(up_to_a_constant(actual), up_to_a_constant(by_pixels(score)))
 
 
@@ -139,65 +152,108 @@ def test_query_position_scores():
         down, right = key - query + max_position - 1
         return q[:half] @ rows[down] + q[half:] @ cols[right]
 
-    scores = compiled(lib.query_position_scores)
-    down, right = scores(x, kernel, bias, rows, cols)
-    actual = np.asarray(down)[0][..., :, None] + np.asarray(right)[0][..., None, :]
-    assert_equal(actual, by_pixels(score))
+    for first, count in [(0, HEIGHT), (1, 2)]:
+        scores = compiled(lib.query_position_scores, height=HEIGHT, first=first)
+        part = x[:, first : first + count]
+        down, right = map(np.asarray, scores(part, kernel, bias, rows, cols))
+        actual = down[0][..., :, None] + right[0][..., None, :]
+        wanted = by_pixels(score)[:, first : first + count]
+        assert_equal(heads_first(actual), wanted)
 
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_mixing_sums_the_heads_means(batch):
     x, kernel = drawn(0, 2, *GRID, DEPTH), drawn(1, HEADS, DEPTH, DEPTH)
-    scores = drawn(2, batch, HEADS, *GRID, *GRID)
+    scores = drawn(2, batch, *GRID, HEADS, *GRID)
     probs = np.exp(scores) / np.exp(scores).sum(axis=(-2, -1), keepdims=True)
     assert_equal(compiled(lib.softmax_over_keys)(scores), probs)
     wanted = np.zeros((2, *GRID, DEPTH))
     for image, head, query in itertools.product(range(2), range(HEADS), PIXELS):
-        weights = probs[(image % batch, head, *query)]
+        weights = probs[(image % batch, *query, head)]
         mean = sum(weights[key] * x[image][key] for key in PIXELS)
         wanted[(image, *query)] += mean @ kernel[head]
     assert_equal(compiled(lib.mix)(x, probs, kernel), wanted)
 
 
-def test_factorised_softmax_and_mixing_equal_the_plain_ones():
-    # Equivalence of the exact rewrites, gradients included.
+def value_and_gradients(f, *arguments):
+    """y and the gradients of its product with fixed numbers, in float64."""
+    y, pull = jax.vjp(f, *arguments)
+    cotangent = np.random.default_rng(9).normal(size=y.shape)
+    return [np.asarray(a, np.float64) for a in (y, *pull(cotangent.astype(y.dtype)))]
+
+
+def plain_mix(x, probs, kernel):
+    """The sum as it is written."""
+    probs, kernel = probs.astype(x.dtype), kernel.astype(x.dtype)
+    probs = jnp.broadcast_to(probs, (x.shape[0], *probs.shape[1:]))
+    heads = jnp.einsum("bijnkl,bkld->bijnd", probs, x)
+    return jnp.einsum("bijnd,nde->bije", heads, kernel)
+
+
+@pytest.mark.parametrize("grid", [(4, 4), (3, 5)])
+@pytest.mark.parametrize("shared", [True, False])
+def test_mixing_equals_the_plain_sum_in_float64_and_rounds_no_worse(grid, shared):
+    pixels = grid[0] * grid[1]
+    scores = 2 * drawn(0, 1 if shared else 8, *grid, HEADS, pixels)
+    probs = np.asarray(jax.nn.softmax(scores)).reshape(*scores.shape[:-1], *grid)
+    arguments = drawn(1, 8, *grid, 16), probs, drawn(2, HEADS, 16, 16)
+    exact = value_and_gradients(plain_mix, *arguments)
+    for actual, wanted in zip(
+        value_and_gradients(lib.mix, *arguments), exact, strict=True
+    ):
+        assert_equal(actual, wanted)
+    x = arguments[0].astype(jnp.bfloat16)
+    rounded = (x, *(a.astype(np.float32) for a in arguments[1:]))
+    ours, plains = (
+        [np.linalg.norm(a - b) for a, b in zip(results, exact, strict=True)]
+        for results in (
+            value_and_gradients(lib.mix, *rounded),
+            value_and_gradients(plain_mix, *rounded),
+        )
+    )
+    assert all(a <= 1.2 * b for a, b in zip(ours, plains, strict=True))
+
+
+def test_separable_mixing_equals_the_plain_one():
     x, kernel = drawn(0, 2, *GRID, DEPTH), drawn(1, HEADS, DEPTH, DEPTH)
-    rows, cols = drawn(2, HEADS, HEIGHT, HEIGHT), drawn(3, HEADS, WIDTH, WIDTH)
-    weights = drawn(4, 2, *GRID, DEPTH)
+    axes = drawn(2, HEADS, HEIGHT, HEIGHT), drawn(3, HEADS, WIDTH, WIDTH)
 
     def plain(x, rows, cols, kernel):
         probs = lib.softmax_over_keys(lib.sum_axes(rows, cols))
-        return lib.mix(x, probs[None], kernel), probs
+        return plain_mix(x, probs.transpose(1, 2, 0, 3, 4)[None], kernel)
 
-    def factorised(x, rows, cols, kernel):
-        y = lib.mix_separable(x, jax.nn.softmax(rows), jax.nn.softmax(cols), kernel)
-        return y, lib.separable_probs(rows, cols)
+    def separable(x, rows, cols, kernel):
+        return lib.mix_separable(x, jax.nn.softmax(rows), jax.nn.softmax(cols), kernel)
 
-    def loss(f, *arguments):
-        y, probs = f(*arguments)
-        return (weights * y).sum() + (probs**2).sum(), (y, probs)
-
-    results = (
-        compiled(
-            jax.value_and_grad(partial(loss, f), argnums=(0, 1, 2, 3), has_aux=True)
-        )(x, rows, cols, kernel)
-        for f in (factorised, plain)
-    )
-    leaves = map(jax.tree.leaves, results)
-    for actual, wanted in zip(*leaves, strict=True):
+    results = (value_and_gradients(f, x, *axes, kernel) for f in (separable, plain))
+    for actual, wanted in zip(*results, strict=True):
         assert_equal(actual, wanted)
+
+
+def test_a_product_in_float32_rounds_its_cotangent_to_the_operands():
+    a, b = (jnp.asarray(drawn(seed, 3, 4), jnp.bfloat16) for seed in (0, 1))
+    y, pull = jax.vjp(partial(lib.product_in_float32, "ij,kj->ik"), a, b)
+    assert y.dtype == np.float32
+    wanted = a.astype(np.float32) @ b.astype(np.float32).T
+    np.testing.assert_allclose(y, wanted, rtol=1e-6)
+    cotangent = jnp.asarray(drawn(2, 3, 3), jnp.float32)
+    for actual, exact in zip(
+        pull(cotangent), (cotangent @ b, cotangent.T @ a), strict=True
+    ):
+        assert actual.dtype == jnp.bfloat16
+        np.testing.assert_allclose(actual.astype(np.float32), exact, atol=0.05)
 
 
 def test_folded_content_scores_have_the_gradients_of_q_k():
     x, keys = drawn(0, 2, *GRID, DEPTH), drawn(1, 2, *GRID, DEPTH)
     kernels = drawn(2, DEPTH, HEADS, 6), drawn(3, HEADS, 6), drawn(4, DEPTH, HEADS, 6)
-    weights = drawn(5, 2, HEADS, *GRID, *GRID)
+    weights = drawn(5, 2, *GRID, HEADS, *GRID)
 
     def plain(x, keys, query_kernel, query_bias, key_kernel):
         queries = jnp.einsum("bijd,dne->bijne", x, query_kernel)
         queries = queries + query_bias[None, None, None]
         keys = jnp.einsum("bkld,dne->bklne", keys, key_kernel)
-        return jnp.einsum("bijne,bklne->bnijkl", queries, keys)
+        return jnp.einsum("bijne,bklne->bijnkl", queries, keys)
 
     def loss(scores, *arguments):
         return (weights * lib.softmax_over_keys(scores(*arguments))).sum()

@@ -4,6 +4,7 @@ A layer also says of each of its parameters what the rest of the package has to 
 which axis counts the heads, and how often an image meets it.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,18 +13,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from attn_cnn_jax.models.dropout import drop, seeds
 from attn_cnn_jax.models.initializers import torch_uniform
-from attn_cnn_jax.models.scores import (
-    mix,
-    mix_separable,
-    separable_probs,
-    softmax_over_keys,
-)
+from attn_cnn_jax.models.scores import mix, mix_separable, softmax_over_keys
 
 Keys = Float[Array, "B H W ..."] | None  # pixels or, projected, [B, H, W, N, D_h]
-Scores = Array | tuple[Array, Array]
-
-_SEPARABLE_FROM = 256  # pixels; below, one product over the whole grid is faster
+ScoresOfRows = Callable[[Any, int], Float[Array, "B1 rows Wq N Hk Wk"]]
+Scores = Array | tuple[Array, Array] | ScoresOfRows
 
 
 def never(x: Any, keys: Any) -> int:
@@ -66,11 +62,6 @@ class Parameter(NamedTuple):
     is_value: bool = False
 
 
-def dropout_probs(probs: Array, rate: float, *, train: bool) -> Array:
-    """Drop probabilities in training, by one mask for each leading index."""
-    return nn.Dropout(rate, name="dropout")(probs, deterministic=not train)
-
-
 def value_params(module: nn.Module, num_heads: int, width: int, dtype: Any):
     """Return kernel [N, D, D] and bias [D] of the map from all heads to the output.
 
@@ -82,17 +73,66 @@ def value_params(module: nn.Module, num_heads: int, width: int, dtype: Any):
     return kernel, module.param("value_bias", init, (width,), dtype)
 
 
+def probs_of_rows(
+    scores: Scores, first: Any, count: int
+) -> Float[Array, "B1 rows Wq N Hk Wk"]:
+    """Return the probabilities [B or 1, count, Wq, N, Hk, Wk] of query rows."""
+
+    def cut(a: Array, axis: int) -> Array:
+        return jax.lax.dynamic_slice_in_dim(a, first, count, axis)
+
+    if isinstance(scores, tuple):
+        rows, cols = (jax.nn.softmax(a).transpose(1, 0, 2) for a in scores)
+        rows = cut(rows, 0)[:, None, :, :, None]
+        return (rows * cols[None, :, :, None, :])[None]
+    if callable(scores):
+        return softmax_over_keys(scores(first, count))
+    scores = scores if scores.ndim == 6 else scores[None]
+    return softmax_over_keys(cut(scores, 2).transpose(0, 2, 3, 1, 4, 5))
+
+
+def in_chunks(
+    of_rows: Callable[[Any, int], Float[Array, "B rows W D"]], height: int, chunk: int
+) -> Float[Array, "B H W D"]:
+    """Return `of_rows(0, height)`, computed for `chunk` rows at a time (0: for all).
+
+    What a chunk needs is computed again in the backward pass, not kept.
+    """
+    if not 0 < chunk < height:
+        return of_rows(0, height)
+    whole = height // chunk * chunk
+    one_chunk = jax.checkpoint(lambda first: of_rows(first, chunk))
+    y = jax.lax.map(one_chunk, jnp.arange(0, whole, chunk))  # [chunks, B, rows, W, D]
+    y = y.swapaxes(0, 1).reshape(y.shape[1], whole, *y.shape[3:])
+    if whole == height:
+        return y
+    last = jax.checkpoint(lambda first: of_rows(first, height - whole))(whole)
+    return jnp.concatenate([y, last], axis=1)
+
+
+def _separable_from() -> int:
+    """Return the number of pixels from which separable scores are mixed by axes.
+
+    On an accelerator the products along an axis of 16 are bound by its memory.
+    """
+    return 256 if jax.default_backend() == "cpu" else 1024
+
+
 class PixelAttention(nn.Module):
     """Attention between the pixels of a map, with heads as wide as the map.
 
     A variant is a subclass with its own `scores`, its fields, and its `parameters`: the
     facts of all parameters, by their path in the layer. While "intermediates" are being
     captured the layer sows its probabilities as `attention`.
+
+    With a `query_chunk` the queries of so many rows of the grid are scored at a time,
+    forward and again backward: no more probabilities than theirs are ever held.
     """
 
     num_heads: int
     dropout_rate: float
     param_dtype: Any
+    query_chunk: int = dataclasses.field(default=0, kw_only=True)
 
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "value_kernel": Parameter(0, once_a_pixel, is_value=True),
@@ -105,8 +145,10 @@ class PixelAttention(nn.Module):
         """Return scores [B, N, Hq, Wq, Hk, Wk], and keys for a later pass.
 
         Scores that do not depend on the image are [N, Hq, Wq, Hk, Wk] or, where they
-        are the sum of a row and a column term, the pair [N, Hq, Hk], [N, Wq, Wk].
-        `keys` are those that an earlier pass returned, or None.
+        are the sum of a row and a column term, the pair [N, Hq, Hk], [N, Wq, Wk]. What
+        a large grid should not hold at once is a function of query rows: `(first,
+        count)` -> [B or 1, count, Wq, N, Hk, Wk]; `first` may be traced. `keys` are
+        those that an earlier pass returned, or None.
         """
         raise NotImplementedError
 
@@ -125,29 +167,33 @@ class PixelAttention(nn.Module):
         return y + bias.astype(x.dtype)[None, None, None], keys
 
     def _mix(self, x: Array, scores: Scores, kernel: Array, *, train: bool) -> Array:
-        """Mix by the softmax of the scores.
+        """Mix by the softmax of the scores, all query rows at once or in chunks.
 
-        Probabilities of separable scores factorise, which is faster on all but small
-        grids; they are built for dropout, which needs them whole, and for capture.
+        Probabilities of separable scores factorise, which is faster on large grids;
+        they are built for dropout, which needs them whole, and for capture.
         """
+        height, width = x.shape[1:3]
+        if self.is_mutable_collection("intermediates"):
+            probs = probs_of_rows(scores, 0, height)
+            self.sow("intermediates", "attention", probs.transpose(0, 3, 1, 2, 4, 5))
         drops = train and self.dropout_rate > 0
-        if isinstance(scores, tuple):
-            dense = drops or x.shape[1] * x.shape[2] < _SEPARABLE_FROM
-            if dense or self.is_mutable_collection("intermediates"):
-                probs = separable_probs(*scores)[None]
-                self.sow("intermediates", "attention", probs)
-            if not dense:
-                rows, cols = map(jax.nn.softmax, scores)
-                return mix_separable(x, rows, cols, kernel)
-        else:
-            probs = softmax_over_keys(scores)
-            probs = probs if probs.ndim == 6 else probs[None]
-            self.sow("intermediates", "attention", probs)
-        if drops:
-            if not self.one_mask_for_the_batch:
-                probs = jnp.broadcast_to(probs, (x.shape[0], *probs.shape[1:]))
-            probs = dropout_probs(probs, self.dropout_rate, train=train)
-        return mix(x, probs, kernel)
+        separable = isinstance(scores, tuple)
+        if separable and not drops and height * width >= _separable_from():
+            rows, cols = map(jax.nn.softmax, scores)
+            return mix_separable(x, rows, cols, kernel)
+        words = seeds(self.make_rng("dropout")) if drops else None
+
+        def of_rows(first: Any, count: int) -> Array:
+            probs = probs_of_rows(scores, first, count)
+            if drops:
+                shared, window = self.one_mask_for_the_batch, {1: (first, height)}
+                if not shared:
+                    probs = jnp.broadcast_to(probs, (x.shape[0], *probs.shape[1:]))
+                rate = self.dropout_rate
+                probs = drop(probs, rate, words, shared=shared, window=window)
+            return mix(x, probs, kernel)
+
+        return in_chunks(of_rows, height, self.query_chunk)
 
 
 class HeadlessAttention(nn.Module):

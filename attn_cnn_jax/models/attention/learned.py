@@ -1,8 +1,9 @@
 """Attention scored by learned relative positions, without or with content."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
@@ -20,7 +21,6 @@ from attn_cnn_jax.models.attention.layer import (
 )
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
 from attn_cnn_jax.models.scores import (
-    at_least_float32,
     content_scores,
     folded_content_scores,
     projected_keys,
@@ -28,6 +28,9 @@ from attn_cnn_jax.models.scores import (
     sum_axes,
     table_axis_scores,
 )
+
+# (rows of pixels, the first of them on the grid) -> [B or 1, rows, Wq, N, Hk, Wk]
+PositionScores = Callable[[Array, Any], Array]
 
 
 class LearnedAttention(PixelAttention):
@@ -150,35 +153,52 @@ class LearnedContentAttention(LearnedAttention):
         """Return the scores of every image, and the keys that they are against."""
         self._check_grid(x)
         width = x.shape[-1]
-        query_kernel, query_bias = self._projection("query", width)
-        scores = jnp.zeros((), at_least_float32(x))
+        query = [width**-0.5 * part for part in self._projection("query", width)]
+        folding, key_kernel = _folding_pays(x), None
         if self.content:
             # Its bias never matters (see content_scores); it is counted and decays.
             key_kernel, _ = self._projection("key", width)
-            if _folding_pays(x):  # the keys are then the pixels themselves
-                keys = x if keys is None else keys
-                content = folded_content_scores(
-                    x, keys, query_kernel, query_bias, key_kernel
-                )
-            else:
-                keys = projected_keys(x, key_kernel) if keys is None else keys
-                content = content_scores(x, keys, query_kernel, query_bias)
-            scores = width**-0.5 * content
-        scores = scores + self._position_scores(x, query_kernel, query_bias)
-        if self.transposed:
-            if x.shape[1] != x.shape[2]:
-                raise ValueError(
-                    "attention.transposed needs a square grid, not "
-                    f"{(x.shape[1], x.shape[2])}"
-                )
-            scores = scores.transpose(0, 1, 3, 2, 5, 4)
-        return scores, keys
+            if keys is None:  # where they are folded they are the pixels themselves
+                keys = x if folding else projected_keys(x, key_kernel)
+        by_position = self._position_scores(x, *query)
+        queries, pixels = self._turned(x), None if keys is None else self._turned(keys)
 
-    def _position_scores(self, x: Array, query_kernel: Array, query_bias: Array):
-        width = x.shape[-1]
-        tables = self._embeddings(width // 2)
-        rows, cols = query_position_scores(x, query_kernel, query_bias, *tables)
-        return width**-0.5 * (rows[..., :, None] + cols[..., None, :])
+        def of_rows(first: Any, count: int) -> Array:
+            part = jax.lax.dynamic_slice_in_dim(queries, first, count, axis=1)
+            scores = by_position(part, first)
+            if pixels is None:
+                return scores
+            if folding:
+                return scores + folded_content_scores(part, pixels, *query, key_kernel)
+            return scores + content_scores(part, pixels, *query)
+
+        return of_rows, keys
+
+    def _turned(self, pixels: Array) -> Array:
+        """Return the pixels that the scores of pixel (i, j) and (k, l) are of."""
+        if not self.transposed:
+            return pixels
+        if pixels.shape[1] != pixels.shape[2]:
+            raise ValueError(
+                "attention.transposed needs a square grid, not "
+                f"{(pixels.shape[1], pixels.shape[2])}"
+            )
+        return pixels.swapaxes(1, 2)
+
+    def _position_scores(self, x: Array, kernel: Array, bias: Array) -> PositionScores:
+        height, half = x.shape[1], x.shape[-1] // 2
+        tables = self._embeddings(half)
+        if self.transposed:  # what meets the rows of tables and of queries is swapped
+            tables = tables[::-1]
+            kernel, bias = jnp.roll(kernel, half, -1), jnp.roll(bias, half, -1)
+
+        def of_rows(part: Array, first: Any) -> Array:
+            by_row, by_col = query_position_scores(
+                part, kernel, bias, *tables, height, first
+            )
+            return by_row[..., :, None] + by_col[..., None, :]
+
+        return of_rows
 
     def _projection(self, name: str, width: int) -> tuple[Array, Array]:
         """Return kernel [D, N, D] and bias [N, D], zero where the layer has none."""
@@ -202,8 +222,15 @@ class LearnedContentAttentionV1(LearnedContentAttention):
     halves_queries: ClassVar[bool] = False
     offset_scores = staticmethod(offset_scores)
 
-    def _position_scores(self, x: Array, query_kernel: Array, query_bias: Array):
-        return sum_axes(*self._axis_scores(x, self.position_dim))[None]
+    def _position_scores(self, x: Array, kernel: Array, bias: Array) -> PositionScores:
+        rows, cols = self._axis_scores(x, self.position_dim)
+
+        def of_rows(part: Array, first: Any) -> Array:
+            count = part.shape[1]
+            there = jax.lax.dynamic_slice_in_dim(rows, first, count, axis=1)
+            return sum_axes(there, cols).transpose(1, 2, 0, 3, 4)[None]
+
+        return of_rows
 
 
 def _folding_pays(x: Array) -> bool:

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from attn_cnn_jax.models.attention.layer import Keys, Parameter, dropout_probs
+from attn_cnn_jax.models.attention.layer import Keys, Parameter
+from attn_cnn_jax.models.dropout import Dropout
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
-from attn_cnn_jax.models.scores import at_least_float32, softmax_over_keys
+from attn_cnn_jax.models.scores import product_in_float32, softmax_over_keys
 
 
 class MultiHeadAttention(nn.Module):
@@ -48,14 +49,12 @@ class MultiHeadAttention(nn.Module):
         )
         queries, values = project(name="query")(x), project(name="value")(x)
         keys = project(name="key")(x) if keys is None else keys
-        scores = jnp.einsum(
-            "bijnd,bklnd->bnijkl",
-            queries * head_dim**-0.5,
-            keys,
-            preferred_element_type=at_least_float32(x),
+        scores = product_in_float32(
+            "bijnd,bklnd->bnijkl", queries * head_dim**-0.5, keys
         )
         probs = softmax_over_keys(scores)
         self.sow("intermediates", "attention", probs)
-        probs = dropout_probs(probs, self.dropout_rate, train=train).astype(x.dtype)
+        probs = Dropout(self.dropout_rate, name="dropout")(probs, train=train)
+        probs = probs.astype(x.dtype)
         y = jnp.einsum("bnijkl,bklnd->bijnd", probs, values)
         return y.reshape(x.shape), keys

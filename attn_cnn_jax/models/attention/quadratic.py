@@ -57,7 +57,13 @@ class QuadraticAttention(PixelAttention):
         """Return the scores of Gaussians on a grid of H x W pixels."""
         if self.isotropic:
             return isotropic_axis_scores(centers, spreads, grid)
-        return quadratic_scores(centers, precisions(spreads), grid)
+        precision, right = precisions(spreads), relative_offsets(grid[1])
+
+        def of_rows(first: Any, count: int) -> Array:
+            down = relative_offsets(grid[0], first, count)
+            return quadratic_scores(centers, precision, down, right)[None]
+
+        return of_rows
 
     @classmethod
     def gaussians(cls, params: Mapping[str, Any]) -> Gaussians:
@@ -87,14 +93,19 @@ class ReportQuadraticAttention(QuadraticAttention):
     ) -> Scores:
         """Return the scores of Gaussians around 0, tilted by the linear term."""
         around_zero = super().position_scores(jnp.zeros_like(centers), spreads, grid)
-        slopes = _report_slopes(centers, precisions(spreads)).T
-        rows, cols = (
-            slope[:, None, None] * relative_offsets(length)[None]
-            for slope, length in zip(slopes, grid, strict=True)
-        )
+        slopes = _report_slopes(centers, precisions(spreads)).T[..., None, None]
+
+        def linear(axis: int, *queries: Any) -> Float[Array, "N query key"]:
+            return slopes[axis] * relative_offsets(grid[axis], *queries)[None]
+
         if isinstance(around_zero, tuple):
-            return around_zero[0] + rows, around_zero[1] + cols
-        return around_zero + sum_axes(rows, cols)
+            return around_zero[0] + linear(0), around_zero[1] + linear(1)
+
+        def of_rows(first: Any, count: int) -> Array:
+            tilt = sum_axes(linear(0, first, count), linear(1))
+            return around_zero(first, count) + tilt.transpose(1, 2, 0, 3, 4)[None]
+
+        return of_rows
 
     @classmethod
     def gaussians(cls, params: Mapping[str, Any]) -> Gaussians:

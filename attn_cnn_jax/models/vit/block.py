@@ -11,10 +11,11 @@ from flax.typing import Initializer
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.attention import Parameter
+from attn_cnn_jax.models.dropout import Dropout
 from attn_cnn_jax.models.encoder import ACTIVATIONS
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
 from attn_cnn_jax.models.normalization import layer_norm
-from attn_cnn_jax.models.scores import at_least_float32
+from attn_cnn_jax.models.scores import product_in_float32
 
 TokenKeys = Float[Array, "B T N E"] | None
 
@@ -93,15 +94,12 @@ class TokenAttention(nn.Module):
         )
         queries, values = project(name="query")(x), project(name="value")(x)
         keys = project(name="key")(x) if keys is None else keys
-        scores = jnp.einsum(
-            "bqnd,bknd->bnqk",
-            queries * self.head_dim**-0.5,
-            keys,
-            preferred_element_type=at_least_float32(x),
+        scores = product_in_float32(
+            "bqnd,bknd->bnqk", queries * self.head_dim**-0.5, keys
         )
         probs = jax.nn.softmax(scores)
         self.sow("intermediates", "attention", probs)
-        probs = nn.Dropout(self.dropout_rate)(probs, deterministic=not train)
+        probs = Dropout(self.dropout_rate)(probs, train=train)
         mixed = jnp.einsum("bnqk,bknd->bqnd", probs.astype(x.dtype), values)
         y = nn.DenseGeneral(
             width,
@@ -149,7 +147,7 @@ class TokenBlock(nn.Module):
         return (normalized if self.normalized_residual else x) + update, keys
 
     def _drop(self, x: Array, *, train: bool) -> Array:
-        return nn.Dropout(self.dropout_rate)(x, deterministic=not train)
+        return Dropout(self.dropout_rate)(x, train=train)
 
     def _dense(self, features: int, x: Array, name: str) -> Array:
         return nn.Dense(

@@ -12,6 +12,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from attn_cnn_jax.models.attention import Parameter, never
+from attn_cnn_jax.models.dropout import Dropout
 from attn_cnn_jax.models.encoder import apply_layer, make_blocks
 from attn_cnn_jax.models.normalization import BatchNorm, make_layer_norm
 from attn_cnn_jax.models.patches import patchify
@@ -127,7 +128,7 @@ class VisionTransformer(nn.Module):
             x = jnp.concatenate([token.astype(x.dtype), x], axis=1)
         positions = self.param("positions", draws.position, x.shape[1:], dtype)
         x = x + positions.astype(x.dtype)[None]
-        return nn.Dropout(self.dropout_rate)(x, deterministic=not train)
+        return Dropout(self.dropout_rate)(x, train=train)
 
     def layer(
         self, x: Float[Array, "B T D"], keys: TokenKeys, layer: int, *, train: bool
