@@ -100,7 +100,7 @@ def main() -> None:
     if names and set(names) == {"curves"}:
         return
     config_lib.check(run.config)
-    parallel.enable_x64_for(run.config)
+    parallel.set_arithmetic(run.config)
     request: FigureRequest | None = None
     for name in names or figures.available(run):
         if name == "ablation":

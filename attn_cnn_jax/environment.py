@@ -38,15 +38,14 @@ def describe(mesh: Mesh) -> dict[str, Any]:
     }
 
 
-def record(
-    workdir: pathlib.Path, mesh: Mesh, start: Mapping[str, Any] | None = None
-) -> None:
+def record(workdir: pathlib.Path, mesh: Mesh, start: Mapping[str, Any]) -> None:
     """Add a line about this start of a run to its `environment.jsonl`.
 
-    `start` says what the run begins with, where it does not draw its variables.
+    `start` says in which arithmetic, and what the run begins with where it does not
+    draw its variables.
     """
     line = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **describe(mesh)}
-    line.update(start or {})
+    line.update(start)
     with (workdir / "environment.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from attn_cnn_jax import metrics, models
+from attn_cnn_jax import metrics, models, parallel
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.metrics import Sums
 from attn_cnn_jax.timetable import Timetable
@@ -69,8 +69,9 @@ class TrainLog:
         begun = f"continues after step {self._step}" if self._step else "begins"
         self.say(
             f"{self._config.model.name} with {models.count_parameters(variables):,} "
-            f"parameters on {len(devices)} x {devices[0].device_kind}: {self._workdir} "
-            f"{begun} of {self._due.num_steps}"
+            f"parameters on {len(devices)} x {devices[0].device_kind} in "
+            f"{parallel.arithmetic(self._config, mesh)}: {self._workdir} {begun} of "
+            f"{self._due.num_steps}"
         )
 
     def add(self, sums: list[Sums], count: int) -> None:

@@ -71,7 +71,7 @@ def main() -> int:
         _take_model(config, init_from, workdir)
     config_lib.check(config)
     _join_cluster()
-    parallel.enable_x64_for(config)
+    parallel.set_arithmetic(config)
     try:
         train.train(config, workdir)
     except signals.Stopped as stopped:
@@ -127,7 +127,7 @@ def _evaluate() -> int:
     run = Run(workdir, command_line.checkpoint_named(name), _data_dir())
     config_lib.check(run.config)
     _join_cluster()
-    parallel.enable_x64_for(run.config)
+    parallel.set_arithmetic(run.config)
     result = run.evaluate()
     if jax.process_index() != 0:
         return 0

@@ -6,6 +6,7 @@ number of devices.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -25,10 +26,33 @@ def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
     return Mesh(np.asarray(devices or jax.devices()), (_AXIS,))
 
 
-def enable_x64_for(config: ConfigDict) -> None:
-    """Let JAX compute in float64 where the config asks for it; before any array."""
+_PRECISIONS = {"float32": "float32", "tf32": "tensorfloat32"}  # JAX's names
+
+
+def set_arithmetic(config: ConfigDict) -> None:
+    """Let JAX compute in the precision that the config asks for; before any array."""
     if config.model.compute_dtype == "float64":
         jax.config.update("jax_enable_x64", True)
+    precision = _PRECISIONS[config.matmul_precision]
+    jax.config.update("jax_default_matmul_precision", precision)
+
+
+def matmul_precision(config: ConfigDict) -> AbstractContextManager:
+    """Return the context in which products of float32 have the config's precision."""
+    return jax.default_matmul_precision(_PRECISIONS[config.matmul_precision])
+
+
+def arithmetic(config: ConfigDict, mesh: Mesh) -> str:
+    """Return the arithmetic of products: the compute dtype, or tf32 where it is that.
+
+    A CPU computes in float32 whatever the config says.
+    """
+    dtype, on_cpu = config.model.compute_dtype, _platform(mesh) == "cpu"
+    return config.matmul_precision if dtype == "float32" and not on_cpu else dtype
+
+
+def _platform(mesh: Mesh) -> str:
+    return mesh.devices.flat[0].platform
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -97,7 +121,7 @@ def batches_per_program(mesh: Mesh, wanted: int) -> int:
     There dispatch costs nothing, and XLA rounds the convolutions and sums in the body
     of a loop differently, by which a run would depend on the length of its blocks.
     """
-    return 1 if mesh.devices.flat[0].platform == "cpu" else wanted
+    return 1 if _platform(mesh) == "cpu" else wanted
 
 
 def compile_blocks(

@@ -22,6 +22,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.evaluate import make_evaluation
 from attn_cnn_jax.log import TrainLog
 from attn_cnn_jax.metrics import Sums
+from attn_cnn_jax.models.dropout import images_from
 from attn_cnn_jax.signals import Stopped, StopSignals
 from attn_cnn_jax.timetable import Timetable
 
@@ -59,7 +60,12 @@ def train(
     model = models.build(config.model, dataset.num_classes)
     optimizer = optim.make_optimizer(config.optimizer, due.schedule)
     draw = functools.partial(initial_state, config, model, optimizer, dataset)
-    with StopSignals() as stop, checkpoint.Checkpoints(workdir, config, keep) as saved:
+    precision = parallel.matmul_precision(config)
+    with (
+        precision,
+        StopSignals() as stop,
+        checkpoint.Checkpoints(workdir, config, keep) as saved,
+    ):
         run = _continue_or_begin(config, workdir, saved, due, draw, mesh)
         train_step = make_train_step(config, model, optimizer, dataset, mesh)
         feed = parallel.Feed(dataset.train, mesh, config.dataset.placement)
@@ -132,28 +138,54 @@ def make_train_step(
             images, augment_rng, crop_padding=fields.crop_padding, flip=fields.flip
         )
         images = data.normalize(images, dataset.mean, dataset.std)
-        images = parallel.split_batch(images, mesh)
         params = state.variables["params"]
         others = {k: v for k, v in state.variables.items() if k != "params"}
 
-        def mean_loss(params: Any) -> tuple[jax.Array, Any]:
-            logits, others_after = model.apply(
-                {"params": params, **others},
-                images,
-                train=True,
-                rngs={"dropout": model_rng, "class_token": model_rng},
-                mutable=list(others),
-            )
+        def share_of_loss(params: Any, images: Any, labels: Any, first: Any):
+            images = parallel.split_batch(images, mesh)
+            with images_from(first):
+                logits, others_after = model.apply(
+                    {"params": params, **others},
+                    images,
+                    train=True,
+                    rngs={"dropout": model_rng, "class_token": model_rng},
+                    mutable=list(others),
+                )
             sums = Sums.of(logits, labels, label_smoothing=config.label_smoothing)
-            return sums.loss / sums.count, (sums, others_after)
+            return sums.loss / config.batch_size, (sums, others_after)
 
-        grads, (sums, others) = jax.grad(mean_loss, has_aux=True)(params)
+        gradients = jax.grad(share_of_loss, has_aux=True)
+        if 0 < config.micro_batch_size < config.batch_size:
+            add_up = functools.partial(gradients, params)
+            grads, (sums, others) = _sum_over_micro_batches(
+                add_up, images, labels, config.micro_batch_size
+            )
+        else:
+            grads, (sums, others) = gradients(params, images, labels, 0)
         updates, opt_state = optimizer.update(grads, state.opt_state, params)
         params = optax.apply_updates(params, updates)
         variables = {"params": params, **others}
         return TrainState(state.step + 1, variables, opt_state), sums
 
     return train_step
+
+
+def _sum_over_micro_batches(
+    function: Callable[..., Any], images: Any, labels: Any, size: int
+) -> Any:
+    """Return the sum of `function(images, labels, first)` over parts of a batch.
+
+    The parts have `size` images, from index `first` of the batch on.
+    """
+    images, labels = (a.reshape(-1, size, *a.shape[1:]) for a in (images, labels))
+    firsts = jnp.arange(0, len(images) * size, size)
+    like = jax.eval_shape(function, images[0], labels[0], firsts[0])
+
+    def add(total: Any, part: tuple[Any, Any, Any]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, function(*part)), None
+
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+    return jax.lax.scan(add, zero, (images, labels, firsts))[0]
 
 
 def _rngs(seed: int) -> jax.Array:
@@ -178,11 +210,10 @@ def _continue_or_begin(
     origin = None if checkpoint.is_resumable(workdir) else _origin(config, shapes)
     if jax.process_index() == 0:
         checkpoint.write_config(workdir, config)
-        begins_with = origin and {
-            "init_from": config.init_from,
-            "init_step": origin.step,
-        }
-        environment.record(workdir, mesh, begins_with)
+        start: dict[str, Any] = {"arithmetic": parallel.arithmetic(config, mesh)}
+        if origin is not None:
+            start.update(init_from=config.init_from, init_step=origin.step)
+        environment.record(workdir, mesh, start)
     placed = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
             leaf.shape, leaf.dtype, sharding=parallel.replicated(mesh)

@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "checkpoint": {"config", "errors"},
     "evaluate": {"models", "data", "metrics", "parallel"},
     "timetable": {"data", "optim", "errors"},
-    "log": {"timetable", "models", "metrics", "errors"},
+    "log": {"timetable", "models", "metrics", "parallel", "errors"},
     "train": {
         "evaluate",
         "checkpoint",

@@ -68,7 +68,7 @@ def measure(config: ConfigDict, plan: Plan) -> dict[str, Any]:
     record: dict[str, Any] = {
         "model": config.model.name,
         **{key: found[key] for key in ("device_kind", "platform", "devices")},
-        "compute_dtype": config.model.compute_dtype,
+        "compute_dtype": parallel.arithmetic(config, mesh),
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         **{key: found[key] for key in ("jax", "git_commit")},
         "parameters": models.count_parameters(variables),
@@ -93,6 +93,8 @@ def measure(config: ConfigDict, plan: Plan) -> dict[str, Any]:
 def _with_batch_size(config: ConfigDict, batch_size: int) -> ConfigDict:
     config = config.copy_and_resolve_references()
     config.batch_size = batch_size
+    if config.micro_batch_size and batch_size % config.micro_batch_size:
+        config.micro_batch_size = 0
     return config
 
 

@@ -73,7 +73,7 @@ def main() -> int:
         return _side_by_side(_matching(_CONFIGS.value))
     name, config, overrides = _named_config()
     config_lib.check(config)
-    parallel.enable_x64_for(config)
+    parallel.set_arithmetic(config)
     record = {
         "config": name,
         "overrides": overrides,

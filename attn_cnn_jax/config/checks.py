@@ -12,6 +12,7 @@ from attn_cnn_jax.optim import OPTIMIZERS
 
 SCHEDULES = ("cosine", "cosine_epochwise", "cosine_report", "multistep")
 PLACEMENTS = ("auto", "device", "host")
+MATMUL_PRECISIONS = ("float32", "tf32")
 
 # Bounds far above any training: beyond them NumPy or JAX would overflow, or memory.
 _MOST_EPOCHS, _LARGEST_BATCH, _LARGEST_PADDING = 2**24, 2**20, 2**10
@@ -24,6 +25,7 @@ def check(config: ConfigDict) -> None:
     _check_optimizer(config.optimizer)
     _check_ranges(config)
     check_model(config.model)
+    _check_micro_batches(config)
 
 
 def _check_optimizer(block: ConfigDict) -> None:
@@ -51,6 +53,21 @@ def _check_optimizer(block: ConfigDict) -> None:
             require(in_range, f"optimizer.{field}", value, wanted)
 
 
+def _check_micro_batches(config: ConfigDict) -> None:
+    """Refuse micro-batches that do not divide the batch, or change what is computed."""
+    size, model = config.micro_batch_size, config.model
+    wanted = f"0 or a divisor of config.batch_size ({config.batch_size})"
+    divides = size == 0 or (size > 0 and config.batch_size % size == 0)
+    require(divides, "micro_batch_size", size, wanted)
+    by_image = model.name == "self_attention" or (
+        model.get("stem_width") == 0 and model.get("class_token") != "random"
+    )
+    wanted = f"0 for {model.name}, which normalises or draws by the batch"
+    require(
+        by_image or size in (0, config.batch_size), "micro_batch_size", size, wanted
+    )
+
+
 def _check_ranges(config: ConfigDict) -> None:
     def whole(field: str, low: int, high: int | float = _LARGEST_INT) -> None:
         value: Any = config
@@ -74,6 +91,9 @@ def _check_ranges(config: ConfigDict) -> None:
     placement = config.dataset.placement
     choices = f"one of {', '.join(PLACEMENTS)}"
     require(placement in PLACEMENTS, "dataset.placement", placement, choices)
+    precision = config.matmul_precision
+    choices = f"one of {', '.join(MATMUL_PRECISIONS)}"
+    require(precision in MATMUL_PRECISIONS, "matmul_precision", precision, choices)
     schedule = config.schedule
     choices = f"one of {', '.join(SCHEDULES)}"
     require(schedule.name in SCHEDULES, "schedule.name", schedule.name, choices)

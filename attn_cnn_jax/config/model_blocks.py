@@ -36,6 +36,8 @@ def self_attention(attention: str) -> ConfigDict:
             "norm_epsilon": 1e-12,
             "attention_dense": True,
             "share_weights": False,
+            "query_chunk": 0,
+            "remat": False,
             "compute_dtype": "float32",
             "attention": {
                 "name": attention,
@@ -126,6 +128,7 @@ def vit(kind: str = "report") -> ConfigDict:
             "final_norm": False,
             "readout": "mean",
             "share_weights": False,
+            "remat": False,
             "initialization": "torch",
             "dropout_rate": 0.0,
             "attention_dropout_rate": 0.1,

@@ -50,6 +50,9 @@ def _check_self_attention(model: ConfigDict) -> None:
     _check_fields(model)
     _check_heads(model)
     layer = layer_class(ATTENTIONS[attention].layer)
+    wanted = f"0 for {attention}, which is not a PixelAttention"
+    chunks = model.query_chunk == 0 or hasattr(layer, "query_chunk")
+    require(chunks, "model.query_chunk", model.query_chunk, wanted)
     if getattr(layer, "heads_share_width", False):
         heads = model.num_heads
         numbers = heads if isinstance(heads, tuple) else (heads,)
@@ -179,7 +182,7 @@ def _check_field(field: str, value: Any) -> None:
         require(0 <= value <= largest, field, value, f"at least 0 {bound}")
     elif kind == "norm_epsilon":
         require(0 < value <= largest, field, value, f"above 0 {bound}")
-    elif kind == "stem_width":
+    elif kind in ("stem_width", "query_chunk"):
         require(0 <= value <= largest, field, value, f"at least 0 {bound}")
     elif isinstance(value, tuple) and kind != "num_heads":
         whole = all(type(v) is int and 1 <= v <= largest for v in value)

@@ -8,14 +8,17 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.model_blocks import RESNETS
 
-# What may differ between a run and its continuation: none of it changes the numbers
-# (`eval_batch_size` does where evaluation is in training mode).
+# What may differ between a run and its continuation: none changes the numbers, but
+# for rounding (`eval_batch_size` does where evaluation is in training mode).
 RESUMABLE = frozenset(
     {
         "dataset.data_dir",
         "dataset.placement",
         "eval_every_epochs",
         "eval_batch_size",
+        "micro_batch_size",
+        "model.query_chunk",
+        "model.remat",
         "steps_per_dispatch",
         "log_every_steps",
         "checkpoint_every_steps",
@@ -30,10 +33,18 @@ _LATER_FIELDS: dict[str, Any] = {
     "label_smoothing": 0.0,
     "evaluate_in_training_mode": False,
     "steps_per_dispatch": 1,
+    "micro_batch_size": 0,
+    "matmul_precision": "float32",
 }
 _LATER_FIELDS_OF: dict[str, dict[str, Any]] = {
     "sgd": {"nesterov": False},
-    "self_attention": {"attention_dense": True, "share_weights": False},
+    "self_attention": {
+        "attention_dense": True,
+        "share_weights": False,
+        "query_chunk": 0,
+        "remat": False,
+    },
+    "vit": {"remat": False},
     **dict.fromkeys(RESNETS, {"initialization": "torch"}),
 }
 

@@ -35,8 +35,10 @@ def base_config() -> ConfigDict:
                 "placement": "auto",  # images in device memory where they fit
             },
             "batch_size": 100,
+            "micro_batch_size": 0,  # images whose gradient is taken at a time; 0: all
             "num_epochs": 300,
             "label_smoothing": 0.0,
+            "matmul_precision": "float32",  # of float32 products; tf32 is faster
             "optimizer": optimizer("sgd"),
             "schedule": {
                 "name": "cosine",

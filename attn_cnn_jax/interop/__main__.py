@@ -23,7 +23,7 @@ def main() -> None:
     if config is None or not source or not workdir:
         raise UserError("--source, --config and --workdir are all needed.")
     check(config)
-    parallel.enable_x64_for(config)
+    parallel.set_arithmetic(config)
     variables = from_state(read_state(source), config.model)
     if "classifier" not in variables["params"]:
         raise UserError(

@@ -63,12 +63,10 @@ def drop(
     shared: bool = False,
     window: Window | None = None,
 ) -> Float[Array, "B *axes"]:
-    """Return `x` with a share `rate` zeroed and the rest scaled by 1 / (1 - rate).
+    """Return `x` with a share `rate` < 1 zeroed, the rest scaled by 1 / (1 - rate).
 
     Its leading axis are the images, or of length 1 for all of them: `shared`.
     """
-    if rate == 1:
-        return jnp.zeros_like(x)
     images = (0 if shared else _first_image.get(), x.shape[0])
     kept = keep_mask(words, rate, x.shape, {0: images, **(window or {})})
     return jnp.where(kept, x * (1 / (1 - rate)), 0)

@@ -44,14 +44,21 @@ def apply_layer(
     keys: Array | None,
     *,
     train: bool,
+    remat: bool,
 ) -> tuple[Array, Array | None]:
     """Return `x` after a layer and the keys for the next one (None for the first).
 
     Hierarchical Attention (report, section 4.1), `share_weights`: every layer is the
     same block; it computes keys in its first pass and is handed them in all later ones.
-    Queries and values are those of each pass.
+    Queries and values are those of each pass. `remat`: the backward pass computes the
+    layer again.
     """
-    x, keys = blocks[layer](x, keys, train=train)
+
+    def apply(block: Any, x: Array, keys: Array | None):
+        return block(x, keys, train=train)
+
+    apply = nn.remat(apply) if remat else apply
+    x, keys = apply(blocks[layer], x, keys)
     return x, keys if share_weights else None
 
 

@@ -38,6 +38,10 @@ class SelfAttentionNetwork(nn.Module):
     fields of `attention`, its `name` included. `num_heads` is one number or one for
     each layer, 0 for none. With `share_weights` all layers are one block, which attends
     to the keys of its first pass (report, section 4.1).
+
+    What is kept for the backward pass shrinks with `remat`, by which every layer is
+    computed again there, and with `query_chunk`, rows of the grid whose queries are
+    scored at a time (0: all).
     """
 
     num_classes: int
@@ -51,6 +55,8 @@ class SelfAttentionNetwork(nn.Module):
     norm_epsilon: float
     attention_dense: bool
     share_weights: bool
+    query_chunk: int
+    remat: bool
     compute_dtype: str
     attention: Mapping[str, Any]
 
@@ -94,7 +100,15 @@ class SelfAttentionNetwork(nn.Module):
         self, x: Float[Array, "B h w D"], keys: Keys, layer: int, *, train: bool
     ) -> tuple[Float[Array, "B h w D"], Keys]:
         """Return `x` and keys after a layer, from 0 (keys of the first are None)."""
-        return apply_layer(self.blocks, self.share_weights, layer, x, keys, train=train)
+        return apply_layer(
+            self.blocks,
+            self.share_weights,
+            layer,
+            x,
+            keys,
+            train=train,
+            remat=self.remat,
+        )
 
     def classify(self, x: Float[Array, "B h w D"]) -> Float[Array, "B num_classes"]:
         """Return the logits of the last layer's output."""
@@ -123,6 +137,8 @@ class SelfAttentionNetwork(nn.Module):
         if num_heads == 0 and not getattr(layer, "heads_share_width", False):
             return partial(HeadlessAttention, param_dtype=dtype)
         fields = dict(self.attention)
+        if self.query_chunk:
+            fields["query_chunk"] = self.query_chunk
         layer = ATTENTIONS[fields.pop("name")].layer
         return partial(layer, num_heads=num_heads, param_dtype=dtype, **fields)
 

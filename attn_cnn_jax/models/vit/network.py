@@ -32,7 +32,8 @@ class VisionTransformer(nn.Module):
     the image itself. `class_token`: "random", uniform noise in place of a patch, drawn
     anew for each image and each pass (the report's code), "learned" or "none".
     `readout`: the "mean" over all tokens or the class "token". With `share_weights` all
-    layers are one block with the keys of its first pass (report, section 4.1).
+    layers are one block with the keys of its first pass (report, section 4.1). With
+    `remat` every layer is computed again in the backward pass, not kept.
     """
 
     num_classes: int
@@ -50,6 +51,7 @@ class VisionTransformer(nn.Module):
     final_norm: bool
     readout: str
     share_weights: bool
+    remat: bool
     initialization: str
     dropout_rate: float
     attention_dropout_rate: float
@@ -134,7 +136,15 @@ class VisionTransformer(nn.Module):
         self, x: Float[Array, "B T D"], keys: TokenKeys, layer: int, *, train: bool
     ) -> tuple[Float[Array, "B T D"], TokenKeys]:
         """Return `x` and keys after a layer, from 0 (keys of the first are None)."""
-        return apply_layer(self.blocks, self.share_weights, layer, x, keys, train=train)
+        return apply_layer(
+            self.blocks,
+            self.share_weights,
+            layer,
+            x,
+            keys,
+            train=train,
+            remat=self.remat,
+        )
 
     def classify(self, x: Float[Array, "B T D"]) -> Float[Array, "B num_classes"]:
         """Return the logits of the last layer's output."""
