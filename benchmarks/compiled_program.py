@@ -1,0 +1,100 @@
+"""The whole training step of a config, compiled for a GPU that need not be there."""
+
+import dataclasses
+import functools
+import importlib.util
+import math
+import pathlib
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from attn_cnn_jax import data, models, optim, parallel
+from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.timetable import Timetable
+from attn_cnn_jax.train import initial_state, make_train_step
+
+NUM_IMAGES = 50_000  # to train on, as CIFAR-10 has
+
+# Autotuning would need the GPU to time kernels on; without it Triton's tiles are a
+# blind guess, so that matrix products are left to cuBLAS.
+_OPTIONS = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What the compiler made of a step, and what it was traced from."""
+
+    jaxpr: Any
+    hlo: str  # the optimised module as text
+    temporary_bytes: int  # of the device's memory, beside arguments and results
+    compile_seconds: float
+
+
+def target_mesh(target: str) -> Mesh:
+    """Return a mesh of one device that is described by `benchmarks/TARGET.txtpb`.
+
+    Programs can be compiled for it, but not run.
+    """
+    folder = pathlib.Path(__file__).parent
+    known = sorted(path.stem for path in folder.glob("*.txtpb"))
+    if target not in known:
+        raise UserError(f"--target={target} is not one of {', '.join(known)}.")
+    if importlib.util.find_spec("jax_plugins.xla_cuda13") is None:
+        raise UserError(
+            "compiling for NVIDIA GPUs needs more packages: "
+            "pip install -r benchmarks/requirements-compiled.txt"
+        )
+    description = (folder / f"{target}.txtpb").read_text(encoding="utf-8")
+    topology = topologies.get_topology_desc(
+        platform="cuda", target_config=description, topology="1x1x1"
+    )
+    return parallel.make_mesh(topology.devices)
+
+
+def compile_step(config: ConfigDict, mesh: Mesh) -> Program:
+    """Compile the step of `train.train` for the device of `mesh`; nothing is computed.
+
+    It is one update: gathering a batch from NUM_IMAGES images on the device,
+    augmentation, forward, backward, update.
+    """
+    dataset = _dataset(config.dataset.name)
+    model = models.build(config.model, dataset.num_classes)
+    schedule = Timetable(config, len(dataset.train)).schedule
+    optimizer = optim.make_optimizer(config.optimizer, schedule)
+    draw = functools.partial(initial_state, config, model, optimizer, dataset)
+    step = make_train_step(config, model, optimizer, dataset, mesh)
+    images, labels = dataset.train.images, dataset.train.labels
+    rows = jax.ShapeDtypeStruct((config.batch_size,), jnp.int32)
+    arguments = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=parallel.replicated(mesh)
+        ),
+        (jax.eval_shape(draw), (images, labels, rows)),
+    )
+    start = time.perf_counter()
+    compiled_step: Any = parallel.compile_step(step, mesh, donate_state=True)
+    traced = compiled_step.trace(*arguments)
+    compiled = traced.lower().compile(compiler_options=_OPTIONS)
+    return Program(
+        traced.jaxpr,
+        compiled.as_text(),
+        compiled.memory_analysis().temp_size_in_bytes,
+        time.perf_counter() - start,
+    )
+
+
+def _dataset(name: str) -> data.Dataset:
+    """Return black images of the shape of a dataset in the table."""
+    entry = data.DATASETS[name]
+    images = np.zeros((NUM_IMAGES, *entry.image_shape), np.uint8)
+    split = data.Split(images, np.zeros(NUM_IMAGES, np.int32))
+    channels = entry.image_shape[-1]
+    names = tuple(map(str, range(entry.num_classes)))
+    return data.Dataset(names, (0.5,) * channels, (0.25,) * channels, split, split)
