@@ -213,11 +213,12 @@ def _moved_bytes(
     if instruction.opcode == "fusion":
         (name,) = instruction.called()
         fused = module.computations[name]
-        read = sum(
-            _read_bytes(fused, fused.parameter(number))
-            for number in range(len(instruction.operands))
-        )
-        return read + sum(_written_bytes(fused, root) for root in _roots(fused))
+        read: dict[str, int] = {}
+        for number, operand in enumerate(instruction.operands):
+            parts = _read_bytes(fused, fused.parameter(number))
+            read[operand] = max(parts, read.get(operand, 0))
+        written = (_written_bytes(fused, root) for root in _roots(fused))
+        return sum(read.values()) + sum(written)
     results = list(instruction.results)
     if instruction.opcode == "custom-call" and len(results) > 1:
         results = [shape for shape in results if shape.dtype not in ("s8", "u8")]
@@ -226,12 +227,12 @@ def _moved_bytes(
     if instruction.opcode in _WRITE_A_PART:
         update = instruction.operands[_WRITE_A_PART[instruction.opcode]]
         return 2 * computation.instructions[update].results[0].bytes
-    read = sum(
+    read_whole = sum(
         shape.bytes
-        for name in instruction.operands
+        for name in set(instruction.operands)
         for shape in computation.instructions[name].results
     )
-    return read + sum(shape.bytes for shape in results)
+    return read_whole + sum(shape.bytes for shape in results)
 
 
 def _read_bytes(fused: Computation, value: Instruction) -> int:
@@ -256,9 +257,17 @@ def _roots(fused: Computation) -> list[Instruction]:
 
 
 def _written_bytes(fused: Computation, root: Instruction) -> int:
-    while root.opcode in _SAME_VALUES:
-        root = fused.instructions[root.operands[0]]
+    """Return what a fusion writes of a result; a parameter is updated in place."""
+    root = _origin(fused, root)
     if root.opcode in _WRITE_A_PART:
-        update = root.operands[_WRITE_A_PART[root.opcode]]
-        return fused.instructions[update].results[0].bytes
+        base = _origin(fused, fused.instructions[root.operands[0]])
+        if base.opcode == "parameter":
+            update = root.operands[_WRITE_A_PART[root.opcode]]
+            return fused.instructions[update].results[0].bytes
     return sum(shape.bytes for shape in root.results)
+
+
+def _origin(fused: Computation, value: Instruction) -> Instruction:
+    while value.opcode in _SAME_VALUES:
+        value = fused.instructions[value.operands[0]]
+    return value

@@ -125,7 +125,7 @@ def _instruction(name: str, text: str) -> Instruction:
         name,
         rest[:opening],
         tuple(_shapes(result)),
-        tuple(dict.fromkeys(re.findall(r"%([\w.\-]+)", inside))),
+        tuple(re.findall(r"%([\w.\-]+)", inside)),
         inside,
         rest[closing + 1 :],
     )

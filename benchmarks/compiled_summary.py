@@ -93,7 +93,8 @@ def breakdown(kernels: Sequence[Kernel], gpu: Gpu, count: int) -> list[str]:
     """
     alike = collections.defaultdict(list)
     for kernel in kernels:
-        name = re.sub(r"\d+", "#", kernel.op_name) or "(made by the compiler)"
+        name = re.sub(r"\d+", "#", kernel.op_name.removeprefix("jit(train_step)/"))
+        name = name or "(made by the compiler)"
         alike[name, kernel.kind].append(kernel)
 
     def seconds(group: list[Kernel]) -> float:
