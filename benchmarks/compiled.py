@@ -52,6 +52,7 @@ _BREAKDOWN = flags.DEFINE_integer(
 def main() -> None:
     """Print a row for each config and dtype."""
     jax.config.update("jax_platforms", "cpu")  # the compiler for GPUs looks for none
+    jax.config.update("jax_enable_compilation_cache", False)  # its time is a result
     rows = [
         (name, _config(name, dtype))
         for name in _CONFIGS.value

@@ -100,7 +100,7 @@ def read(text: str) -> Module:
     computations, entry = {}, ""
     name, instructions, root = "", {}, ""
     for line in text.splitlines():
-        line = re.sub(r"/\*.*?\*/", "", line).strip()
+        line = line.strip()
         if header := re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$", line):
             name, instructions, root = header[2], {}, ""
             entry = name if header[1] else entry

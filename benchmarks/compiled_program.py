@@ -97,14 +97,15 @@ def _dataset(name: str) -> data.Dataset:
 
 
 def mixed_products(jaxpr: Any) -> int:
-    """Count the products and convolutions of two dtypes, such as float32 x bfloat16.
+    """Count the matrix products of two dtypes, such as float32 x bfloat16.
 
     GPUs have none: both operands become the wider type, and the product slower. Each
-    counts once, also in a loop. `jaxpr` is a traced program, closed or open.
+    counts once, also in a loop. `jaxpr` is a traced program, closed or open. (JAX has
+    no convolutions of two dtypes.)
     """
     count = 0
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
+        if equation.primitive.name == "dot_general":
             left, right = (variable.aval.dtype for variable in equation.invars)
             count += left != right
         inner = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)

@@ -43,6 +43,17 @@ ENTRY %main (a: bf16[100,64], k: bf16[32,64]) -> bf16[100,32] {
     assert kernel.kind == "__cublas$lt$matmul" and not kernel.float32
 
 
+def test_a_product_with_itself_reads_it_once():
+    kernel = only_kernel("""HloModule step
+ENTRY %main (a: f32[8,8]) -> f32[8,8] {
+  %a = f32[8,8]{1,0} parameter(0)
+  ROOT %square = f32[8,8]{1,0} dot(%a, %a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+""")  # noqa: E501
+    assert kernel.bytes == 4 * (64 + 64)
+    assert kernel.flops == 2 * 8**3 and kernel.float32
+
+
 @pytest.mark.parametrize(
     "target,operands,result",
     [
@@ -162,7 +173,8 @@ def test_random_bits_count_and_other_integers_hardly():
   %left = u32[6]{0} shift-left(%x, %x)
   %right = u32[6]{0} shift-right-logical(%x, %x)
   %rotated = u32[6]{0} or(%left, %right)
-  %index = s64[6]{0} iota(), iota_dimension=0
+  %wide = s64[6]{0} convert(%x)
+  %index = s64[6]{0} add(%wide, %wide)
   ROOT %sum = u32[6]{0} xor(%rotated, %x)
 }
 
