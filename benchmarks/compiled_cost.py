@@ -59,8 +59,7 @@ class Gpu:
 
 # What large copies and products of 8192 x 8192 reach of the vendor's 4.8 TB/s and 989
 # TFLOP/s. TF32 is half as fast; 132 cores start 64 integer operations at a time. The
-# efficiencies are the middle of what is seen: products 55 % to 85 %, bandwidth 70 % to
-# 90 %.
+# efficiencies and the gap are assumed, not measured.
 GPUS = {
     "h200": Gpu(
         bandwidth=4.3e12,
