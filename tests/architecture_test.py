@@ -272,7 +272,7 @@ def test_no_module_has_a_name_that_says_nothing():
     assert not names & {"utils", "util", "common", "helpers", "helper", "misc"}
 
 
-@pytest.mark.parametrize("folder", [OURS, "configs", "tests"])
+@pytest.mark.parametrize("folder", [OURS, "benchmarks", "configs", "tests"])
 def test_every_module_says_what_it_is(folder):
     for path in (ROOT / folder).rglob("*.py"):
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path

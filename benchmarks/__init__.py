@@ -1,0 +1,1 @@
+"""Measurements beside other libraries and on machines that are not at hand."""
