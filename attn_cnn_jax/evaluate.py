@@ -53,9 +53,10 @@ def make_eval_step(
 
     def eval_step(variables, fed, rows, weights) -> Sums:
         images, labels = parallel.gather(fed, mesh)
-        result = forward(
-            model, dataset, config.seed, variables, images, rows, **options
-        )
+        with parallel.matmul_precision(config):
+            result = forward(
+                model, dataset, config.seed, variables, images, rows, **options
+            )
         logits = result[0] if config.evaluate_in_training_mode else result
         return Sums.of(logits, labels, weights)
 

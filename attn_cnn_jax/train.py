@@ -60,12 +60,7 @@ def train(
     model = models.build(config.model, dataset.num_classes)
     optimizer = optim.make_optimizer(config.optimizer, due.schedule)
     draw = functools.partial(initial_state, config, model, optimizer, dataset)
-    precision = parallel.matmul_precision(config)
-    with (
-        precision,
-        StopSignals() as stop,
-        checkpoint.Checkpoints(workdir, config, keep) as saved,
-    ):
+    with StopSignals() as stop, checkpoint.Checkpoints(workdir, config, keep) as saved:
         run = _continue_or_begin(config, workdir, saved, due, draw, mesh)
         train_step = make_train_step(config, model, optimizer, dataset, mesh)
         feed = parallel.Feed(dataset.train, mesh, config.dataset.placement)
@@ -143,7 +138,7 @@ def make_train_step(
 
         def share_of_loss(params: Any, images: Any, labels: Any, first: Any):
             images = parallel.split_batch(images, mesh)
-            with images_from(first):
+            with images_from(first), parallel.matmul_precision(config):
                 logits, others_after = model.apply(
                     {"params": params, **others},
                     images,

@@ -54,7 +54,20 @@ def target_mesh(target: str) -> Mesh:
 
 
 def compile_step(config: ConfigDict, mesh: Mesh) -> Program:
-    """Compile the step of `train.train` for the device of `mesh`; nothing is computed.
+    """Compile the step of `train.train` for the device of `mesh`; nothing is run."""
+    start = time.perf_counter()
+    traced = trace_step(config, mesh)
+    compiled = traced.lower().compile(compiler_options=_OPTIONS)
+    return Program(
+        mixed_products(traced.jaxpr),
+        compiled.as_text(),
+        compiled.memory_analysis().temp_size_in_bytes,
+        time.perf_counter() - start,
+    )
+
+
+def trace_step(config: ConfigDict, mesh: Mesh) -> Any:
+    """Trace the step of `train.train`, without arrays; returns a `jax.stages.Traced`.
 
     It is one update: gathering a batch from NUM_IMAGES images on the device,
     augmentation, forward, backward, update.
@@ -73,17 +86,8 @@ def compile_step(config: ConfigDict, mesh: Mesh) -> Program:
         ),
         (jax.eval_shape(draw), (images, labels, rows)),
     )
-    start = time.perf_counter()
     compiled_step: Any = parallel.compile_step(step, mesh, donate_state=True)
-    traced = compiled_step.trace(*arguments)
-    compiled = traced.lower().compile(compiler_options=_OPTIONS)
-    seconds = time.perf_counter() - start
-    return Program(
-        mixed_products(traced.jaxpr),
-        compiled.as_text(),
-        compiled.memory_analysis().temp_size_in_bytes,
-        seconds,
-    )
+    return compiled_step.trace(*arguments)
 
 
 def _dataset(name: str) -> data.Dataset:

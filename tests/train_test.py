@@ -173,6 +173,25 @@ def test_dropout_and_augmentation_do_not_depend_on_the_devices(tiny_config):
     )
 
 
+@pytest.mark.parametrize("attention", ["quadratic_isotropic", "learned_wo_content"])
+def test_micro_batches_train_like_the_batch(attention, tiny_config):
+    """Masks included, be they of the batch or of an image; on one device and eight."""
+    config = tiny_config(attention, batch_size=96)
+    config.model.compute_dtype = "float64"
+    with jax.enable_x64(True):
+        start = begin(config)
+        whole, losses = run_steps(config, parallel.make_mesh(), 3, start)
+        config.micro_batch_size = 32
+        for mesh in (parallel.make_mesh(jax.devices()[:1]), parallel.make_mesh()):
+            parts, sums = run_steps(config, mesh, 3, start)
+            np.testing.assert_allclose(sums, losses, rtol=1e-12)
+            jax.tree.map(
+                lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
+                parts.variables,
+                whole.variables,
+            )
+
+
 def test_the_compiled_update_is_that_of_a_textbook_pmap(tiny_config):
     """`jax.pmap` over shards of the batch, gradients averaged with `pmean`."""
     config = without_dropout(tiny_config(batch_size=96))
@@ -519,4 +538,4 @@ def test_the_workdir_says_what_computed_it(tiny_config, tmp_path):
     (line,) = (tmp_path / "environment.jsonl").read_text().splitlines()
     line = json.loads(line)
     assert line["device_kind"] == "cpu" and line["devices"] == 8
-    assert line["jax"] == jax.__version__
+    assert line["jax"] == jax.__version__ and line["arithmetic"] == "float32"

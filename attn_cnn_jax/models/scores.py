@@ -185,17 +185,35 @@ def folded_content_scores(
     query_kernel: Float[Array, "D N E"],
     query_bias: Float[Array, "N E"],
     key_kernel: Float[Array, "D N E"],
+    position_scores: tuple[Array, Array] | None = None,
 ) -> Float[Array, "B Hq Wq N H W"]:
     """Compute `content_scores` with the keys of `pixels`, W_q W_k^T folded per head.
 
     (x W_q + b_q) . (p W_k) = (x G + c) . p with G = W_q W_k^T and c = W_k b_q: one
-    projection of the pixels instead of two.
+    projection of the pixels instead of two. Scores by row [B, Hq, Wq, N, H] and column
+    [B, Hq, Wq, N, W] of the key are added by the same product, as channels in which
+    the pixel of row k and column l is the unit vectors k and l.
     """
     folded = jnp.einsum("dne,cne->dnc", query_kernel, key_kernel)
     constant = jnp.einsum("ne,cne->nc", query_bias, key_kernel)
     queries = jnp.einsum("bijd,dnc->bijnc", x, folded.astype(x.dtype))
     queries = queries + constant.astype(x.dtype)[None, None, None]
+    if position_scores is not None:
+        height, width = pixels.shape[1:3]
+        rows = jnp.eye(height)[None, :, None]
+        units = rows, jnp.eye(width)[None, None]
+        queries = _with_channels(queries, position_scores)
+        pixels = _with_channels(pixels, units)
     return product_in_float32("bijnc,bklc->bijnkl", queries, pixels)
+
+
+def _with_channels(x: Array, channels: tuple[Array, Array]) -> Array:
+    """Concatenate channels, which are broadcast to the other axes of `x`."""
+    parts = (
+        jnp.broadcast_to(part.astype(x.dtype), (*x.shape[:-1], part.shape[-1]))
+        for part in channels
+    )
+    return jnp.concatenate([x, *parts], axis=-1)
 
 
 def query_position_scores(

@@ -177,7 +177,7 @@ def test_mixing_sums_the_heads_means(batch):
 
 def value_and_gradients(f, *arguments):
     """y and the gradients of its product with fixed numbers, in float64."""
-    y, pull = jax.vjp(f, *arguments)
+    y, pull = jax.vjp(f, *map(jnp.asarray, arguments))
     cotangent = np.random.default_rng(9).normal(size=y.shape)
     return [np.asarray(a, np.float64) for a in (y, *pull(cotangent.astype(y.dtype)))]
 
@@ -242,6 +242,58 @@ def test_a_product_in_float32_rounds_its_cotangent_to_the_operands():
     ):
         assert actual.dtype == jnp.bfloat16
         np.testing.assert_allclose(actual.astype(np.float32), exact, atol=0.05)
+
+
+@pytest.mark.parametrize("grid", [(4, 4), (3, 5)])
+def test_content_and_position_scores_equal_the_plain_ones_and_round_no_worse(grid):
+    """Folded, the positions in the same product; float64, and bfloat16 against it."""
+    depth = 64
+    tables = [drawn(s, 11, depth // 2) for s in (1, 2)]
+    query = 0.3 * drawn(3, depth, HEADS, depth), drawn(4, HEADS, depth)
+    x, key_kernel = drawn(0, 4, *grid, depth), 0.3 * drawn(5, depth, HEADS, depth)
+
+    def ours(x, query_kernel, query_bias, key_kernel, rows, cols):
+        by_position = lib.query_position_scores(
+            x, query_kernel, query_bias, rows, cols, grid[0]
+        )
+        scores = lib.folded_content_scores(
+            x, x, query_kernel, query_bias, key_kernel, by_position
+        )
+        return lib.softmax_over_keys(scores / depth)
+
+    def plain(x, query_kernel, query_bias, key_kernel, rows, cols):
+        cast = [a.astype(x.dtype) for a in (query_kernel, key_kernel, rows, cols)]
+        queries = jnp.einsum("bijd,dne->bijne", x, cast[0])
+        queries = queries + query_bias.astype(x.dtype)[None, None, None]
+        keys = jnp.einsum("bkld,dne->bklne", x, cast[1])
+        down, right = (lib.relative_offsets(n) + 5 for n in grid)
+        dot = partial(jnp.einsum, preferred_element_type=lib.at_least_float32(x))
+        scores = dot("bijne,bklne->bijnkl", queries, keys)
+        half = depth // 2
+        by_row = dot("bijne,ike->bijnk", queries[..., :half], cast[2][down])
+        by_col = dot("bijne,jle->bijnl", queries[..., half:], cast[3][right])
+        scores = scores + by_row[..., :, None] + by_col[..., None, :]
+        return lib.softmax_over_keys(scores / depth)
+
+    arguments = (x, *query, key_kernel, *tables)
+    exact = value_and_gradients(plain, *arguments)
+    for actual, wanted in zip(
+        value_and_gradients(ours, *arguments), exact, strict=True
+    ):
+        assert_equal(actual, wanted)
+    rounded = [jnp.asarray(a, jnp.float32) for a in arguments]
+    rounded[0] = rounded[0].astype(jnp.bfloat16)
+    errors = [
+        [
+            np.linalg.norm(a - b) / np.linalg.norm(b)
+            for a, b in zip(results, exact, strict=True)
+        ]
+        for results in (
+            value_and_gradients(ours, *rounded),
+            value_and_gradients(plain, *rounded),
+        )
+    ]
+    assert all(a <= 1.2 * b for a, b in zip(*errors, strict=True))
 
 
 def test_folded_content_scores_have_the_gradients_of_q_k():

@@ -25,12 +25,12 @@ from attn_cnn_jax.models.scores import (
     folded_content_scores,
     projected_keys,
     query_position_scores,
-    sum_axes,
     table_axis_scores,
 )
 
-# (rows of pixels, the first of them on the grid) -> [B or 1, rows, Wq, N, Hk, Wk]
-PositionScores = Callable[[Array, Any], Array]
+# (rows of pixels, the first of them on the grid) -> scores by the row and the column of
+# the key: [B or 1, rows, Wq or 1, N, Hk], [B or 1, rows or 1, Wq, N, Wk].
+PositionScores = Callable[[Array, Any], tuple[Array, Array]]
 
 
 class LearnedAttention(PixelAttention):
@@ -165,12 +165,17 @@ class LearnedContentAttention(LearnedAttention):
 
         def of_rows(first: Any, count: int) -> Array:
             part = jax.lax.dynamic_slice_in_dim(queries, first, count, axis=1)
-            scores = by_position(part, first)
-            if pixels is None:
-                return scores
-            if folding:
-                return scores + folded_content_scores(part, pixels, *query, key_kernel)
-            return scores + content_scores(part, pixels, *query)
+            by_row, by_col = by_position(part, first)
+            if folding and pixels is not None:
+                return folded_content_scores(
+                    part, pixels, *query, key_kernel, (by_row, by_col)
+                )
+            scores = by_row[..., :, None] + by_col[..., None, :]
+            return (
+                scores
+                if pixels is None
+                else scores + content_scores(part, pixels, *query)
+            )
 
         return of_rows, keys
 
@@ -192,11 +197,8 @@ class LearnedContentAttention(LearnedAttention):
             tables = tables[::-1]
             kernel, bias = jnp.roll(kernel, half, -1), jnp.roll(bias, half, -1)
 
-        def of_rows(part: Array, first: Any) -> Array:
-            by_row, by_col = query_position_scores(
-                part, kernel, bias, *tables, height, first
-            )
-            return by_row[..., :, None] + by_col[..., None, :]
+        def of_rows(part: Array, first: Any) -> tuple[Array, Array]:
+            return query_position_scores(part, kernel, bias, *tables, height, first)
 
         return of_rows
 
@@ -225,10 +227,10 @@ class LearnedContentAttentionV1(LearnedContentAttention):
     def _position_scores(self, x: Array, kernel: Array, bias: Array) -> PositionScores:
         rows, cols = self._axis_scores(x, self.position_dim)
 
-        def of_rows(part: Array, first: Any) -> Array:
-            count = part.shape[1]
-            there = jax.lax.dynamic_slice_in_dim(rows, first, count, axis=1)
-            return sum_axes(there, cols).transpose(1, 2, 0, 3, 4)[None]
+        def of_rows(part: Array, first: Any) -> tuple[Array, Array]:
+            there = jax.lax.dynamic_slice_in_dim(rows, first, part.shape[1], axis=1)
+            by_row, by_col = there.transpose(1, 0, 2), cols.transpose(1, 0, 2)
+            return by_row[None, :, None], by_col[None, None]
 
         return of_rows
 
