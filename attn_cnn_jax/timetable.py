@@ -75,9 +75,9 @@ class Timetable:
         )
 
     def checkpoint(self, step: int) -> bool:
-        """Return whether the state is saved at `step`; after an evaluation it is."""
+        """Return whether the state is saved at `step`, even if it is not the best."""
         every = self._config.checkpoint_every_steps
-        return self.evaluation(step) or (every > 0 and step % every == 0)
+        return step == self.num_steps or (every > 0 and step % every == 0)
 
     def snapshot(self, step: int) -> bool:
         """Return whether the variables are kept for the figures at `step`."""
