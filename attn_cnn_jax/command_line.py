@@ -12,7 +12,7 @@ from typing import NoReturn
 import jax
 from absl import app, flags, logging
 
-from attn_cnn_jax import variants
+from attn_cnn_jax import compilation_cache, variants
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import ModelError
 
@@ -83,6 +83,7 @@ def _without_arguments(main: Callable[[], int | None]):
     def call(argv: Sequence[str]) -> int | None:
         if len(argv) > 1:
             raise UserError(f"{argv[1]!r} is not a flag; flags start with --.")
+        compilation_cache.enable()
         return main()
 
     return call

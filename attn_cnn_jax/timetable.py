@@ -2,8 +2,9 @@
 
 import functools
 
+import jax
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import data, optim
@@ -42,10 +43,14 @@ class Timetable:
             self.steps_per_epoch,
         )
         self._epoch_rows = functools.lru_cache(maxsize=1)(self._draw_rows)
+        self._compiled_schedule = jax.jit(jax.vmap(self.schedule))
+        # A record may be written when the next epoch has begun.
+        self._epoch_rates = functools.lru_cache(maxsize=2)(self._compute_rates)
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of update `step` = 1, 2, ..."""
-        return float(np.asarray(self.schedule(step - 1)))
+        epoch, index = divmod(step - 1, self.steps_per_epoch)
+        return float(np.asarray(self._epoch_rates(epoch))[index])
 
     def next_rows(self, step: int) -> Int[np.ndarray, "steps B"]:
         """Return the rows of the batches that are dispatched together after `step`.
@@ -57,11 +62,18 @@ class Timetable:
         if every:
             count = min(count, every - step % every)
         epoch, first = divmod(step, self.steps_per_epoch)
+        self._epoch_rates(epoch)  # ahead of the epoch's steps, which it would wait for
         return self._epoch_rows(epoch)[first : first + count]
 
     def _draw_rows(self, epoch: int) -> Int[np.ndarray, "steps B"]:
         seed, batch_size = self._config.seed, self._config.batch_size
         return data.epoch_rows(seed, epoch, self.num_images, batch_size)
+
+    def _compute_rates(self, epoch: int) -> Float[Array, "steps"]:
+        """Begin to compute the rates of an epoch's updates, in one go."""
+        first = epoch * self.steps_per_epoch
+        counts = np.arange(first, first + self.steps_per_epoch, dtype=np.int32)
+        return self._compiled_schedule(counts)
 
     def last_record(self, step: int) -> int:
         """Return the step of the last training record up to `step`."""
@@ -75,9 +87,9 @@ class Timetable:
         )
 
     def checkpoint(self, step: int) -> bool:
-        """Return whether the state is saved at `step`; after an evaluation it is."""
+        """Return whether the state is saved at `step`, even if it is not the best."""
         every = self._config.checkpoint_every_steps
-        return self.evaluation(step) or (every > 0 and step % every == 0)
+        return step == self.num_steps or (every > 0 and step % every == 0)
 
     def snapshot(self, step: int) -> bool:
         """Return whether the variables are kept for the figures at `step`."""

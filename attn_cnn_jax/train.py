@@ -80,7 +80,8 @@ def train(
                         result = log.evaluated(run.step, evaluate(run.state.variables))
                     accuracy = result["accuracy"]
                     run.best = max(run.best, (accuracy, run.step))
-                if stop_signal or due.checkpoint(run.step):
+                is_best = run.best[1] == run.step
+                if stop_signal or is_best or due.checkpoint(run.step):
                     with log.paused():
                         _save(run, log.interval, due.num_images, accuracy, saved)
                 if due.snapshot(run.step):
@@ -88,6 +89,7 @@ def train(
                 if stop_signal:
                     raise Stopped(stop_signal, run.step)
             result = result or log.evaluated(run.step, evaluate(run.state.variables))
+            saved.wait()  # it is complete when it says so
             log.end(run.best)
             return result
 

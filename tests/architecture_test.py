@@ -64,7 +64,8 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
     },
     "variants": {"data", "models", "errors"},
-    "command_line": {"variants", "errors", "models"},
+    "compilation_cache": set(),
+    "command_line": {"compilation_cache", "variants", "errors", "models"},
     "analyze": {
         "analysis",
         "results",

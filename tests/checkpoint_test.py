@@ -1,14 +1,18 @@
 """Checkpoints: what is kept, what damage does, and loading from the workdir alone."""
 
+import os
 import resource
 import shutil
+import threading
 import warnings
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attn_cnn_jax import checkpoint
+from attn_cnn_jax.checkpoint import folder
 from attn_cnn_jax.errors import UserError
 
 
@@ -87,8 +91,8 @@ def test_the_newest_and_the_best_are_kept(tmp_path, tiny_config):
         checkpoint.load(tmp_path, 4)
 
 
-def files_of(folder):
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+def files_of(path):
+    return sorted(path for path in path.rglob("*") if path.is_file())
 
 
 def truncate(path):
@@ -157,13 +161,67 @@ def test_what_a_killed_save_leaves_is_not_seen_and_is_cleaned_up(saved, tiny_con
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_state_that_is_not_finite_is_never_saved(tmp_path, tiny_config, value):
+@pytest.mark.parametrize("ends_with", ["wait", "save", "snapshot", "close"])
+def test_a_state_that_is_not_finite_is_never_saved(
+    tmp_path, tiny_config, value, ends_with
+):
     variables, training = arrays(1)
     variables["params"]["layer"]["kernel"][3, 4] = value
-    with checkpoint.Checkpoints(tmp_path, tiny_config()) as checkpoints:
-        with pytest.raises(UserError, match="params/layer/kernel .* not finite"):
+    with pytest.raises(UserError, match="params/layer/kernel .* not finite"):
+        with checkpoint.Checkpoints(tmp_path, tiny_config()) as checkpoints:
             checkpoints.save(1, variables, training, {})
+            if ends_with == "wait":
+                checkpoints.wait()
+            elif ends_with == "save":
+                save(checkpoints, 2)
+            elif ends_with == "snapshot":
+                checkpoints.save_snapshot(2, arrays(2)[0])
     assert checkpoint.steps(tmp_path) == []
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Nothing is written before the event is set."""
+    gate, make_record = threading.Event(), folder.make_record
+
+    def when_open(*arguments):
+        assert gate.wait(30)
+        return make_record(*arguments)
+
+    monkeypatch.setattr(folder, "make_record", when_open)
+    yield gate
+    gate.set()
+
+
+def test_training_goes_on_while_a_save_is_written(tmp_path, tiny_config, gate):
+    """The next step is donated the arrays: the checkpoint keeps what they were."""
+    step = jax.jit(lambda tree: jax.tree.map(lambda a: a + 1, tree), donate_argnums=0)
+    state = jax.tree.map(jnp.asarray, arrays(1))
+    with checkpoint.Checkpoints(tmp_path, tiny_config()) as checkpoints:
+        checkpoints.save(1, *state, {"best": None})
+        checkpoints.save_snapshot(1, state[0])
+        after = step(state)
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+        jax.block_until_ready(step(after))
+        assert checkpoint.steps(tmp_path) == []
+        gate.set()
+    assert_is(restore(tmp_path, tiny_config()), 1)
+    assert checkpoint.snapshots(tmp_path) == [1]
+
+
+def test_one_step_is_saved_at_a_time_and_in_order(tmp_path, tiny_config, gate):
+    """What is asked to save another step waits for the one before it."""
+    with checkpoint.Checkpoints(tmp_path, tiny_config(), keep=9) as checkpoints:
+        checkpoints.save_snapshot(1, arrays(1)[0])
+        threading.Timer(0.2, gate.set).start()
+        save(checkpoints, 2)
+        assert checkpoint.snapshots(tmp_path) == [1]
+        checkpoints.save_snapshot(2, arrays(2)[0])
+        save(checkpoints, 3)
+        assert checkpoint.snapshots(tmp_path) == [1, 2]
+        assert 2 in checkpoint.steps(tmp_path)
+        checkpoints.wait()
+        assert checkpoint.steps(tmp_path) == [1, 2, 3]
 
 
 def test_a_failed_save_warns_and_the_next_one_works(tmp_path, tiny_config):
@@ -180,6 +238,28 @@ def test_a_failed_save_warns_and_the_next_one_works(tmp_path, tiny_config):
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         save(checkpoints, 3)
     assert checkpoint.steps(tmp_path) == [1, 3]
+
+
+def test_a_failed_save_whose_folder_is_still_written_to_costs_no_other(
+    saved, tiny_config, monkeypatch
+):
+    leftover = saved / "checkpoints" / "3.orbax-checkpoint-tmp"
+    shutil.copytree(saved / "checkpoints" / "2", leftover)
+    original = os.rmdir
+
+    def rmdir(path, **options):
+        if str(path).endswith("orbax-checkpoint-tmp"):
+            raise OSError(39, "Directory not empty")
+        original(path, **options)
+
+    with checkpoint.Checkpoints(saved, tiny_config()) as checkpoints:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rmdir", rmdir)
+            save(checkpoints, 4)
+            checkpoints.wait()
+        assert leftover.exists() and checkpoint.load(saved).step == 4
+        save(checkpoints, 5)
+    assert not leftover.exists()
 
 
 def test_variables_trained_elsewhere_make_a_workdir(tmp_path, tiny_config):

@@ -510,24 +510,81 @@ def test_a_snapshot_that_a_kill_prevented_is_made_when_the_run_goes_on(
     assert checkpoint.snapshots(tmp_path) == [0, 14]
 
 
+@pytest.fixture
+def evaluated_as(monkeypatch):
+    """`evaluated_as(0.25, ...)`: the accuracies that the evaluations will find."""
+
+    def set_accuracies(*accuracies):
+        left = iter(accuracies)
+
+        def evaluate(variables):
+            return {"test": {"loss": 1.0, "accuracy": next(left), "images": 360}}
+
+        monkeypatch.setattr(train, "make_evaluation", lambda *parts: evaluate)
+
+    return set_accuracies
+
+
+def saved_with(workdir):
+    """The accuracy that each checkpoint was saved with."""
+    folders = (workdir / "checkpoints").iterdir()
+    return {int(path.name): load_record(path)["accuracy"] for path in folders}
+
+
 def test_the_best_of_equal_accuracies_is_the_latest(
-    tiny_config, tmp_path, monkeypatch, capsys
+    tiny_config, tmp_path, evaluated_as, capsys
 ):
-    accuracies = iter([0.25, 0.75, 0.75, 0.5])
-    monkeypatch.setattr(
-        train,
-        "make_evaluation",
-        lambda *parts: (
-            lambda variables: {
-                "test": {"loss": 1.0, "accuracy": next(accuracies), "images": 360}
-            }
-        ),
-    )
+    evaluated_as(0.25, 0.75, 0.75, 0.5)
     result = train.train(tiny_config(batch_size=400, num_epochs=4), tmp_path)
     assert result["accuracy"] == 0.5
     last = load_record(tmp_path / "checkpoints" / "12")
     assert last["progress"]["best"] == {"accuracy": 0.75, "step": 9}
+    assert checkpoint.load(tmp_path, "best").step == 9
     assert "best accuracy 0.7500 after step 9;" in capsys.readouterr().out
+
+
+def test_an_evaluation_is_saved_if_it_is_the_best_or_a_save_is_due(
+    tiny_config, tmp_path, evaluated_as
+):
+    """3 steps an epoch: epochs 1 and 3 are the best so far, epoch 4 is due."""
+    config = tiny_config(batch_size=400, num_epochs=7, checkpoints_to_keep=9)
+    config.checkpoint_every_steps = 4
+    evaluated_as(0.5, 0.25, 0.75, 0.5, 0.25, 0.0, 0.25)
+    train.train(config, tmp_path / "due")
+    saves = {3: 0.5, 4: None, 8: None, 9: 0.75, 12: 0.5, 16: None, 20: None, 21: 0.25}
+    assert saved_with(tmp_path / "due") == saves
+    assert checkpoint.load(tmp_path / "due", "best").step == 9
+    config.checkpoint_every_steps = 0
+    evaluated_as(0.5, 0.25, 0.75, 0.5, 0.25, 0.0, 0.25)
+    train.train(config, tmp_path / "never due")
+    assert saved_with(tmp_path / "never due") == {3: 0.5, 9: 0.75, 21: 0.25}
+
+
+def test_a_last_state_that_is_not_finite_ends_the_run_with_an_error(
+    tiny_config, tmp_path, monkeypatch, capsys
+):
+    """Though its loss, of before the update, was."""
+    original = train.make_train_step
+
+    def make_train_step(*parts):
+        step = original(*parts)
+
+        def broken(state, source):
+            after, sums = step(state, source)
+            worst = jnp.where(after.step == 14, jnp.nan, 0.0)
+            return jax.tree.map(
+                lambda leaf: leaf + worst.astype(leaf.dtype), after
+            ), sums
+
+        return broken
+
+    monkeypatch.setattr(train, "make_train_step", make_train_step)
+    config = tiny_config(num_epochs=1)
+    config.schedule.warmup_epochs = 0.0
+    with pytest.raises(UserError, match="after step 14 .* not finite"):
+        train.train(config, tmp_path)
+    assert checkpoint.steps(tmp_path) == []
+    assert "complete:" not in capsys.readouterr().out
 
 
 def test_the_workdir_says_what_computed_it(tiny_config, tmp_path):

@@ -64,6 +64,12 @@ def context() -> ocp.Context:
     return context
 
 
+def on_host(tree: Any) -> Any:
+    """Return the arrays as NumPy arrays that nobody else writes to."""
+    # On a CPU those of `device_get` may be the very buffers that a step is donated.
+    return jax.tree.map(np.array, jax.device_get(tree))
+
+
 def save_variables(
     path: pathlib.Path, config: ConfigDict, step: int, variables: Mapping[str, Any]
 ) -> None:

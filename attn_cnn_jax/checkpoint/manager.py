@@ -2,9 +2,11 @@
 
 import os
 import pathlib
+import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -20,7 +22,11 @@ _policies = ocp.training.preservation_policies
 
 
 class Checkpoints:
-    """The checkpoints of a run that is being trained; also a context manager."""
+    """The checkpoints of a run that is being trained; also a context manager.
+
+    Saving copies the arrays to the host; a thread does the rest, in the order in which
+    it was asked to. There is at most one step that is being saved.
+    """
 
     def __init__(
         self, workdir: str | os.PathLike, config: ConfigDict, keep: int = 2
@@ -28,7 +34,9 @@ class Checkpoints:
         self._workdir = pathlib.Path(workdir).absolute()
         self._config = config
         self._keep = keep
-        self._pending: Any = None
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._saving = -1  # the step whose saves are pending
+        self._pending: list[Callable[[], Any]] = []
         self._manager: ocp.training.Checkpointer | None = None
 
     def __enter__(self) -> "Checkpoints":
@@ -59,7 +67,6 @@ class Checkpoints:
             str(self._workdir / "checkpoints"),
             context=folder.context(),
             preservation_policy=preserved,
-            cleanup_tmp_directories=True,
         )
         return self._manager
 
@@ -91,36 +98,69 @@ class Checkpoints:
     ) -> None:
         """Begin to save; the arrays may be donated as soon as this returns.
 
-        A state with a value that is not finite is refused with a `UserError`.
-        `accuracy` (in [0, 1]) makes this a candidate for the best.
+        A state with a value that is not finite is never saved: the next `wait`, `save`
+        of another step or `close` raises a `UserError`. `accuracy` (in [0, 1]) makes
+        this a candidate for the best.
         """
-        self.wait()
+        self._wait_for_other_steps(step)
         if step in self._folders():
             return
-        items = {"variables": variables, "training": training}
-        record = folder.make_record(self._config, step, items, progress, accuracy)
-        self._pending = self._attempt(
-            lambda: self._open().save_checkpointables_async(
-                step,
-                {"record": record, **items},
-                metrics=None if accuracy is None else {"accuracy": accuracy},
-                force=True,
+        items = folder.on_host({"variables": variables, "training": training})
+        metrics: Any = None if accuracy is None else {"accuracy": accuracy}
+
+        def begin() -> Any:
+            record = folder.make_record(self._config, step, items, progress, accuracy)
+            self._remove_leftovers()
+            return self._open().save_checkpointables_async(
+                step, {"record": record, **items}, metrics=metrics, force=True
             )
-        )
+
+        self._begin(begin)
 
     def save_snapshot(self, step: int, variables: Mapping[str, Any]) -> None:
-        """Save the variables alone, to be kept; does nothing if they already are."""
+        """Save the variables alone, to be kept; does nothing if they already are.
+
+        It is complete before a checkpoint of a later step is.
+        """
+        self._wait_for_other_steps(step)
         path = self._workdir / "snapshots" / str(step)
-        if not path.exists():
-            self._attempt(
-                lambda: folder.save_variables(path, self._config, step, variables)
-            )
+        if path.exists():
+            return
+        variables = folder.on_host(variables)
+        self._begin(lambda: folder.save_variables(path, self._config, step, variables))
 
     def wait(self) -> None:
-        """Wait until the checkpoint that is being saved is complete."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            self._attempt(pending.result)
+        """Wait until all that is being saved is complete.
+
+        Raises a `UserError` if it has a value that is not finite.
+        """
+        while self._pending:
+            self._pending.pop(0)()
+
+    def _wait_for_other_steps(self, step: int) -> None:
+        if step != self._saving:
+            self.wait()
+        self._saving = step
+
+    def _begin(self, begin: Callable[[], Any]) -> None:
+        """Let the thread call `begin()` and wait for what it returns, if anything.
+
+        With several processes only Orbax's own threads work beside the steps, for it
+        begins a save with a computation of all devices: that has to come after the same
+        step in every process.
+        """
+        if jax.process_count() > 1:
+            begun = self._attempt(begin)
+            if begun is not None:
+                self._pending.append(lambda: self._attempt(begun.result))
+            return
+
+        def save() -> None:
+            begun = begin()
+            if begun is not None:
+                begun.result()
+
+        self._pending.append(self._thread.submit(self._attempt, save).result)
 
     def _attempt(self, write: Callable[[], Any]) -> Any:
         """Return `write()`. Where it fails (a full disk) training goes on.
@@ -144,6 +184,16 @@ class Checkpoints:
                 if str(folder.root_cause(again)) != str(cause):  # else it is said twice
                     raise
             return None
+
+    def _remove_leftovers(self) -> None:
+        """Remove what saves have left that failed or were killed.
+
+        Of a save that has just failed some files may still be written, so that its
+        folder cannot be removed yet; the next save does that.
+        """
+        if jax.process_index() == 0:
+            for path in self._workdir.glob("*/*.orbax-checkpoint-tmp*"):
+                shutil.rmtree(path, ignore_errors=True)
 
     def restore(self, like: tuple[Any, Any]) -> folder.Checkpoint | None:
         """Restore the newest checkpoint that is whole; None if there is none at all.
@@ -185,8 +235,11 @@ class Checkpoints:
 
     def close(self) -> None:
         """Wait for the last save and release the directory."""
-        self.wait()
-        self._close_manager()
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+            self._close_manager()
 
     def _close_manager(self) -> None:
         manager, self._manager = self._manager, None
