@@ -44,7 +44,7 @@ def apply_layer(
     keys: Array | None,
     *,
     train: bool,
-    remat: bool,
+    remat: bool = False,
 ) -> tuple[Array, Array | None]:
     """Return `x` after a layer and the keys for the next one (None for the first).
 
