@@ -1,0 +1,1 @@
+"""Our networks beside the same in PyTorch, which only this folder needs."""
