@@ -46,9 +46,8 @@ class VisionTransformer(nn.Module):
         """
         patches = F.unfold(self.stem(images), self.patch_size, stride=self.patch_size)
         patches = patches.transpose(1, 2)
-        if class_token is None:
-            class_token = torch.rand_like(patches[:, 0])
-        tokens = torch.cat([class_token[:, None], patches], 1)
+        drawn = torch.rand_like(patches[:, 0]) if class_token is None else class_token
+        tokens = torch.cat([drawn[:, None], patches], 1)
         x = self.feature_upscale(tokens) + self.position_embedding.weight
         for block in self.blocks:
             x = block(x)
