@@ -21,7 +21,7 @@ from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.errors import UserError
 from benchmarks import report, scaling
 from benchmarks.turns import take_turns, working
-from benchmarks.variants import OURS, VARIANTS, default_variants
+from benchmarks.variants import OURS, VARIANTS, default_variants, has_content
 
 _CONFIGS = flags.DEFINE_list(
     "configs",
@@ -73,10 +73,9 @@ def main() -> None:
 
 def _compare(name: str, spec: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the records of a model at a batch size, and keep them."""
-    model = spec["config"]["model"]
     variants = _VARIANTS.value or default_variants(
         spec["platform"],
-        has_content=model["name"] == "vit" or "w_content" in str(model),
+        has_content=has_content(spec["config"]["model"]),
         native_bfloat16=_native_bfloat16(),
     )
     flops = _training_flops(spec)

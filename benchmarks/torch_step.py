@@ -28,7 +28,7 @@ class Step:
         self._set_modes()
         config, batch_size = spec["config"], spec["batch_size"]
         torch.manual_seed(config["seed"])
-        self.model = torch_models.build(
+        self.model: Any = torch_models.build(
             config["model"],
             spec["num_classes"],
             spec["image_shape"],

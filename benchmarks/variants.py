@@ -1,7 +1,8 @@
 """The variants of a training step that `benchmarks.compare` sets side by side."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 OURS, PYTORCH = "ours", "PyTorch"
 
@@ -57,3 +58,10 @@ def default_variants(
     if platform == "gpu":
         return (*_ON_GPU, *(_KERNELS if has_content else ()))
     return (*_ON_CPU, *(("best_bfloat16",) if native_bfloat16 else ()))
+
+
+def has_content(model: Mapping[str, Any]) -> bool:
+    """Tell if a model's attention is a softmax of q . k, which kernels compute."""
+    attention = model.get("attention")
+    by_name = isinstance(attention, Mapping) and attention["name"]
+    return model["name"] == "vit" or by_name == "learned_w_content"

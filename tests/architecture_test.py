@@ -301,7 +301,7 @@ BENCHMARKS = {
         "numpy",
     },
     "torch_step": {"variants", "torch_models", "torch"},
-    "torch_models": {"torch"},
+    "torch_models": {"variants", "torch"},
 }
 
 

@@ -14,6 +14,7 @@ from benchmarks.torch_models.resnet import ResNet
 from benchmarks.torch_models.san import SAN
 from benchmarks.torch_models.self_attention import SelfAttentionNetwork
 from benchmarks.torch_models.vit import VisionTransformer
+from benchmarks.variants import has_content
 
 _MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": ResNet,
@@ -66,10 +67,3 @@ def build(
     if not has_content(model):
         raise ValueError("a fused attention is for attention with content")
     return _MODELS[name](model, num_classes, image_shape, attention)
-
-
-def has_content(model: Mapping[str, Any]) -> bool:
-    """Tell if a network's attention is a softmax of q . k, which kernels compute."""
-    attention = model.get("attention")
-    by_name = isinstance(attention, Mapping) and attention["name"]
-    return model["name"] == "vit" or by_name == "learned_w_content"

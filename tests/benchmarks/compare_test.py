@@ -245,3 +245,9 @@ def test_scaling_changes_one_field_at_a_time(tiny_config):
     assert text.splitlines()[-1].split() == (
         ["net", "width", "800", "0.5", "16", "-", "-", "all-reduce", "1"]
     )
+
+
+def test_the_page_names_every_variant():
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    section = page.partition("## Beside PyTorch")[2].partition("\n## ")[0]
+    assert all(f"`{name}`" in section for name in variants.VARIANTS)
