@@ -28,10 +28,9 @@ class Step:
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         variant = VARIANTS[spec["variant"]]
-        jax.config.update(
-            "jax_default_matmul_precision",
-            "tensorfloat32" if variant.tf32 else "float32",
-        )
+        if spec["platform"] == "gpu" and variant.dtype == "float32":
+            precision = "tensorfloat32" if variant.tf32 else "float32"
+            jax.config.update("jax_default_matmul_precision", precision)
         self.dtype = variant.dtype
         config = config_lib.from_dict(spec["config"])
         config.model.compute_dtype = variant.dtype
@@ -72,7 +71,7 @@ class Step:
     def facts(self) -> dict[str, Any]:
         """Return devices, versions, compile time and collectives of the program."""
         found = environment.describe(self.mesh)
-        keys = ("device_kind", "devices", "jax", "python")
+        keys = ("device_kind", "devices", "jax", "python", "git_commit")
         return {
             **{key: found[key] for key in keys},
             "compile_seconds": self.compile_seconds,

@@ -197,12 +197,7 @@ def spec(config, devices=1):
 def test_our_step_is_a_training_step_on_the_devices_asked_for(tiny_config):
     config = tiny_config()
     config.model.num_layers = 1
-    precision = jax.config.jax_default_matmul_precision
-    try:
-        steps = [our_step.Step(spec(config, devices)) for devices in (1, 4)]
-    finally:
-        jax.config.update("jax_default_matmul_precision", precision)
-    one, four = steps
+    one, four = (our_step.Step(spec(config, devices)) for devices in (1, 4))
     before = jax.device_get(four.state.variables["params"])
     four()
     after = jax.device_get(four.state.variables["params"])
