@@ -9,8 +9,9 @@ MAIN := $(BIN)/python -m attn_cnn_jax.main
 stamp = $(VENV)/.installed-$(shell cat $(1) | cksum | cut -d" " -f1)
 RUNTIME := $(call stamp,requirements.txt)
 DEVELOPMENT := $(call stamp,requirements.txt requirements-dev.txt)-dev
+PEERS := $(call stamp,benchmarks/requirements.txt)-peers
 
-.PHONY: demo test lint types unit browser soak clean
+.PHONY: demo test lint types unit browser soak peers clean
 
 # Trains a small attention network on scikit-learn's digits, scores it, draws its heads.
 demo: $(RUNTIME)
@@ -53,6 +54,9 @@ browser:
 soak: $(DEVELOPMENT)
 	$(BIN)/python -m pytest -m soak
 
+# PyTorch, for benchmarks/ and its tests.
+peers: $(PEERS)
+
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \
 		{ echo "Python 3.11 or 3.12 is needed: make PYTHON=python3.12 ..."; exit 1; }
@@ -65,6 +69,10 @@ $(RUNTIME): requirements.txt | $(BIN)/python
 
 $(DEVELOPMENT): requirements-dev.txt | $(RUNTIME)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	touch $@
+
+$(PEERS): benchmarks/requirements.txt | $(DEVELOPMENT)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
 clean:

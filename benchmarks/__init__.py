@@ -1,1 +1,1 @@
-"""Measurements beside other libraries and on machines that are not at hand."""
+"""Our networks beside PyTorch, and on machines that are not at hand."""

@@ -273,6 +273,86 @@ def test_no_module_has_a_name_that_says_nothing():
     assert not names & {"utils", "util", "common", "helpers", "helper", "misc"}
 
 
+# Module of benchmarks/: which of benchmarks/ and of ours it imports, and libraries.
+BENCHMARKS = {
+    "__init__": set(),
+    "compiled": {
+        "compiled_cost",
+        "compiled_hlo",
+        "jax",
+        "ml_collections",
+        "compiled_program",
+        "compiled_summary",
+        *(
+            f"{OURS}.{name}"
+            for name in "command_line config environment errors".split()
+        ),
+        "absl",
+    },
+    "compiled_cost": {"compiled_hlo"},
+    "compiled_hlo": set(),
+    "compiled_program": {
+        *(f"{OURS}.{name}" for name in "data errors models optim parallel".split()),
+        *(f"{OURS}.{name}" for name in "timetable train".split()),
+        "jax",
+        "ml_collections",
+        "numpy",
+    },
+    "compiled_summary": {"compiled_cost"},
+    "variants": set(),
+    "worker": {"torch_step", "our_step"},
+    "turns": {"variants"},
+    "report": {"variants"},
+    "scaling": {"report", "turns"},
+    "compare": {
+        "report",
+        "scaling",
+        "turns",
+        "variants",
+        "torch_step",
+        f"{OURS}.command_line",
+        f"{OURS}.config",
+        f"{OURS}.data",
+        f"{OURS}.errors",
+        "absl",
+        "ml_collections",
+    },
+    "our_step": {
+        "variants",
+        *(f"{OURS}.{name}" for name in "config data environment models".split()),
+        *(f"{OURS}.{name}" for name in "optim parallel bench timetable train".split()),
+        "jax",
+        "numpy",
+    },
+    "torch_step": {"variants", "torch_models", "torch"},
+    "torch_models": {"variants", "torch"},
+}
+
+
+def test_benchmarks_import_what_they_need():
+    """PyTorch's side imports no JAX: its process would be measured with it."""
+    drawn: dict[str, set[str]] = {}
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        name = path.relative_to(ROOT / "benchmarks").with_suffix("").parts[0]
+        found = drawn.setdefault(name, set())
+        for dotted, inside in imports(path):
+            library, *rest = dotted.split(".")
+            if library == "benchmarks":
+                found |= {rest[0]} - {name}
+            elif library == OURS:
+                found.add(f"{OURS}.{rest[0]}")
+            elif library not in sys.stdlib_module_names:
+                found.add(library)
+            if name in ("worker", "compare") and "_step" in dotted:
+                assert inside, f"{dotted} is imported before it is needed"
+    assert drawn == BENCHMARKS
+
+
+def test_nothing_imports_the_benchmarks():
+    for path in [*package_files(), *(ROOT / "configs").glob("*.py")]:
+        assert not any(name.startswith("benchmarks") for name, _ in imports(path)), path
+
+
 @pytest.mark.parametrize("folder", [OURS, "benchmarks", "configs", "tests"])
 def test_every_module_says_what_it_is(folder):
     for path in (ROOT / folder).rglob("*.py"):

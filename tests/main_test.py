@@ -24,9 +24,15 @@ OVERRIDES = [
     "--config.model.compute_dtype=float64",
     "--config.snapshot_every_epochs=0",
 ]
-# As `python -m`, and then which of the heavy libraries are there.
+# As `python -m`, and then which of the heavy libraries are there. PyTorch is not to be
+# found even where it is installed for benchmarks/: tensorboardX would import it.
 TRAIN = """
 import runpy, sys
+class NoTorch:
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, NoTorch)
 try:
     runpy.run_module("attn_cnn_jax.main", run_name="__main__", alter_sys=True)
 except SystemExit as status:

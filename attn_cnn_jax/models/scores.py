@@ -134,18 +134,23 @@ def mix_separable(
     return y.transpose(2, 0, 1, 3).astype(x.dtype)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
 def product_in_float32(axes: str, a: Array, b: Array) -> Array:
     """Return `jnp.einsum(axes, a, b)` in at least float32, of operands as they are.
 
     Its cotangent is rounded to their dtype: the products of the backward pass are then
     of one dtype too, which on an accelerator are several times as fast as mixed ones.
     """
+    product: Any = _product(axes, a, b)
+    return product
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _product(axes: str, a: Array, b: Array) -> Array:
     return jnp.einsum(axes, a, b, preferred_element_type=at_least_float32(a))
 
 
 def _product_forward(axes: str, a: Array, b: Array) -> tuple[Array, tuple]:
-    return product_in_float32(axes, a, b), (a, b)
+    return _product(axes, a, b), (a, b)
 
 
 def _product_backward(axes: str, operands: tuple, cotangent: Array) -> tuple:
@@ -153,7 +158,7 @@ def _product_backward(axes: str, operands: tuple, cotangent: Array) -> tuple:
     return transpose(cotangent.astype(operands[0].dtype))
 
 
-product_in_float32.defvjp(_product_forward, _product_backward)
+_product.defvjp(_product_forward, _product_backward)
 
 
 def projected_keys(

@@ -6,7 +6,7 @@ which axis counts the heads, and how often an image meets it.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -132,7 +132,10 @@ class PixelAttention(nn.Module):
     num_heads: int
     dropout_rate: float
     param_dtype: Any
-    query_chunk: int = dataclasses.field(default=0, kw_only=True)
+    if TYPE_CHECKING:  # checkers do not know that Flax has keyword-only fields
+        query_chunk: ClassVar[int] = 0
+    else:
+        query_chunk: int = dataclasses.field(default=0, kw_only=True)
 
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "value_kernel": Parameter(0, once_a_pixel, is_value=True),
@@ -181,7 +184,7 @@ class PixelAttention(nn.Module):
         if separable and not drops and height * width >= _separable_from():
             rows, cols = map(jax.nn.softmax, scores)
             return mix_separable(x, rows, cols, kernel)
-        words = seeds(self.make_rng("dropout")) if drops else None
+        words: Any = seeds(self.make_rng("dropout")) if drops else None
 
         def of_rows(first: Any, count: int) -> Array:
             probs = probs_of_rows(scores, first, count)

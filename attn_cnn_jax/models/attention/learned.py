@@ -153,8 +153,10 @@ class LearnedContentAttention(LearnedAttention):
         """Return the scores of every image, and the keys that they are against."""
         self._check_grid(x)
         width = x.shape[-1]
-        query = [width**-0.5 * part for part in self._projection("query", width)]
-        folding, key_kernel = _folding_pays(x), None
+        kernel, bias = self._projection("query", width)
+        query = width**-0.5 * kernel, width**-0.5 * bias
+        folding = _folding_pays(x)
+        key_kernel: Any = None
         if self.content:
             # Its bias never matters (see content_scores); it is counted and decays.
             key_kernel, _ = self._projection("key", width)
@@ -192,13 +194,15 @@ class LearnedContentAttention(LearnedAttention):
 
     def _position_scores(self, x: Array, kernel: Array, bias: Array) -> PositionScores:
         height, half = x.shape[1], x.shape[-1] // 2
-        tables = self._embeddings(half)
+        first_table, second_table = self._embeddings(half)
         if self.transposed:  # what meets the rows of tables and of queries is swapped
-            tables = tables[::-1]
+            first_table, second_table = second_table, first_table
             kernel, bias = jnp.roll(kernel, half, -1), jnp.roll(bias, half, -1)
 
         def of_rows(part: Array, first: Any) -> tuple[Array, Array]:
-            return query_position_scores(part, kernel, bias, *tables, height, first)
+            return query_position_scores(
+                part, kernel, bias, first_table, second_table, height, first
+            )
 
         return of_rows
 

@@ -48,7 +48,7 @@ class MultiHeadAttention(nn.Module):
             bias_init=torch_uniform(width),
         )
         queries, values = project(name="query")(x), project(name="value")(x)
-        keys = project(name="key")(x) if keys is None else keys
+        keys = jnp.asarray(project(name="key")(x) if keys is None else keys)
         scores = product_in_float32(
             "bijnd,bklnd->bnijkl", queries * head_dim**-0.5, keys
         )

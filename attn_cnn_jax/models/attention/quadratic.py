@@ -92,7 +92,9 @@ class ReportQuadraticAttention(QuadraticAttention):
         self, centers: Array, spreads: Array, grid: tuple[int, int]
     ) -> Scores:
         """Return the scores of Gaussians around 0, tilted by the linear term."""
-        around_zero = super().position_scores(jnp.zeros_like(centers), spreads, grid)
+        around_zero: Any = super().position_scores(
+            jnp.zeros_like(centers), spreads, grid
+        )
         slopes = _report_slopes(centers, precisions(spreads)).T[..., None, None]
 
         def linear(axis: int, *queries: Any) -> Float[Array, "N query key"]:

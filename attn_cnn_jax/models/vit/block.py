@@ -93,7 +93,7 @@ class TokenAttention(nn.Module):
             bias_init=draws.projection_bias(width),
         )
         queries, values = project(name="query")(x), project(name="value")(x)
-        keys = project(name="key")(x) if keys is None else keys
+        keys = jnp.asarray(project(name="key")(x) if keys is None else keys)
         scores = product_in_float32(
             "bqnd,bknd->bnqk", queries * self.head_dim**-0.5, keys
         )
