@@ -8,10 +8,16 @@ from flax import linen as nn
 from flax.typing import Initializer
 from jaxtyping import Array, Float
 
+from attn_cnn_jax.models.convolution import convolve
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
 from attn_cnn_jax.models.normalization import BatchNorm
 
-conv = partial(nn.Conv, use_bias=False, kernel_init=torch_kernel)
+conv = partial(
+    nn.Conv,
+    use_bias=False,
+    kernel_init=torch_kernel,
+    conv_general_dilated=convolve,
+)
 kaiming_kernel = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 KERNELS = {"torch": torch_kernel, "kaiming": kaiming_kernel}
 
