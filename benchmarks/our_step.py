@@ -28,14 +28,13 @@ class Step:
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         variant = VARIANTS[spec["variant"]]
-        if spec["platform"] == "gpu" and variant.dtype == "float32":
-            precision = "tensorfloat32" if variant.tf32 else "float32"
-            jax.config.update("jax_default_matmul_precision", precision)
         self.dtype = variant.dtype
         config = config_lib.from_dict(spec["config"])
         config.model.compute_dtype = variant.dtype
+        config.matmul_precision = "tf32" if variant.tf32 else "float32"
         config.batch_size, config.steps_per_dispatch = spec["batch_size"], 1
         config_lib.check(config)
+        parallel.set_arithmetic(config)
         self.mesh = parallel.make_mesh(_devices(spec.get("devices", 1)))
         dataset = _dataset(spec)
         model = models.build(config.model, dataset.num_classes)

@@ -25,11 +25,12 @@ _first_image: contextvars.ContextVar[Any] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def images_from(first: Any) -> Iterator[None]:
-    """Let the images of a network that is traced inside be those of a batch from there.
+    """Let the images of what is traced inside be those of a batch from there on.
 
-    A micro-batch then has the masks that its images have in the whole batch.
+    A micro-batch then has the masks that its images have in the whole batch. Inside
+    such a context the index is one of the micro-batch.
     """
-    token = _first_image.set(first)
+    token = _first_image.set(_first_image.get() + first)
     try:
         yield
     finally:

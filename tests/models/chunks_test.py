@@ -38,9 +38,8 @@ def assert_equal(actual, wanted):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12 * max(1, np.abs(b).max()))
 
 
-@pytest.mark.parametrize("attention", CHUNKED)
-def test_chunks_of_queries_change_nothing(attention, x64):
-    """Masks included; three rows at a time of four or five, and one."""
+def layer_and_pixels(attention):
+    """A small layer with dropout, to be made with other fields, and what it takes."""
     square = "report" in attention and "w_content" in attention  # `transposed`
     shape = (2, 4 if square else 5, 4, 8)
     x = jnp.asarray(np.random.default_rng(0).normal(size=shape))
@@ -54,10 +53,30 @@ def test_chunks_of_queries_change_nothing(attention, x64):
         param_dtype=jnp.float64,
         **fields | {"dropout_rate": 0.3},
     )
+    return make, x
+
+
+@pytest.mark.parametrize("attention", CHUNKED)
+def test_chunks_of_queries_change_nothing(attention, x64):
+    """Masks included; three rows at a time of four or five, and one."""
+    make, x = layer_and_pixels(attention)
     variables = make().init(jax.random.key(0), x, train=False)
     wanted = grads_of(make(), variables, x)
     for chunk in (1, 3):
         assert_equal(grads_of(make(query_chunk=chunk), variables, x), wanted)
+
+
+@pytest.mark.parametrize("attention", ["quadratic_isotropic", "learned_wo_content"])
+def test_one_image_after_the_other_changes_nothing(attention, x64, monkeypatch):
+    """As on a CPU that is one device; with a mask of the batch, and of an image."""
+    make, x = layer_and_pixels(attention)
+    variables = make().init(jax.random.key(0), x, train=False)
+    wanted = grads_of(make(), variables, x)
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    for chunk in (0, 2):
+        assert_equal(grads_of(make(query_chunk=chunk), variables, x), wanted)
+    program = jax.make_jaxpr(lambda x: make().apply(variables, x, train=False))(x)
+    assert "scan" in str(program)
 
 
 def networks():

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from attn_cnn_jax.models.dropout import drop, seeds
+from attn_cnn_jax.models.dropout import drop, images_from, seeds
 from attn_cnn_jax.models.initializers import torch_uniform
 from attn_cnn_jax.models.scores import mix, mix_separable, softmax_over_keys
 
@@ -110,6 +110,28 @@ def in_chunks(
     return jnp.concatenate([y, last], axis=1)
 
 
+def one_by_one(
+    of_images: Callable[[Array, Array], Array], x: Array, probs: Array
+) -> Array:
+    """Return `of_images(x, probs)`, of one image after the other on a CPU.
+
+    There the probabilities that all images share are at hand for the next image. On
+    several devices, pretended ones too, all but one would wait.
+    """
+    one_cpu = jax.default_backend() == "cpu" and jax.device_count() == 1
+    if not one_cpu or len(probs) > 1:
+        return of_images(x, probs)
+
+    def of_image(image: tuple[Array, Array]) -> Array:
+        with images_from(image[0]):
+            return of_images(image[1][None], probs)[0]
+
+    # Masks are drawn again in the backward pass: cheaper than to keep what they leave.
+    keep = jax.checkpoint_policies.save_only_these_names("means")
+    each = jnp.arange(len(x)), x
+    return jax.lax.map(jax.checkpoint(of_image, policy=keep), each)
+
+
 def _separable_from() -> int:
     """Return the number of pixels from which separable scores are mixed by axes.
 
@@ -187,14 +209,19 @@ class PixelAttention(nn.Module):
         words: Any = seeds(self.make_rng("dropout")) if drops else None
 
         def of_rows(first: Any, count: int) -> Array:
-            probs = probs_of_rows(scores, first, count)
-            if drops:
-                shared, window = self.one_mask_for_the_batch, {1: (first, height)}
-                if not shared:
-                    probs = jnp.broadcast_to(probs, (x.shape[0], *probs.shape[1:]))
+            probs, window = probs_of_rows(scores, first, count), {1: (first, height)}
+            of_the_batch = drops and self.one_mask_for_the_batch
+            if of_the_batch:
                 rate = self.dropout_rate
-                probs = drop(probs, rate, words, shared=shared, window=window)
-            return mix(x, probs, kernel)
+                probs = drop(probs, rate, words, shared=True, window=window)
+
+            def of_images(x: Array, probs: Array) -> Array:
+                if drops and not of_the_batch:
+                    probs = jnp.broadcast_to(probs, (x.shape[0], *probs.shape[1:]))
+                    probs = drop(probs, self.dropout_rate, words, window=window)
+                return mix(x, probs, kernel)
+
+            return one_by_one(of_images, x, probs)
 
         return in_chunks(of_rows, height, self.query_chunk)
 
