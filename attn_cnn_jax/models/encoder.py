@@ -8,6 +8,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.attention import Keys
+from attn_cnn_jax.models.dense import Dense
 from attn_cnn_jax.models.dropout import Dropout
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
 from attn_cnn_jax.models.normalization import layer_norm
@@ -93,7 +94,7 @@ class EncoderBlock(nn.Module):
 
     def _dense(self, features: int, name: str) -> Callable[[Array], Array]:
         def layer(x: Array) -> Array:
-            return nn.Dense(
+            return Dense(
                 features,
                 dtype=x.dtype,
                 param_dtype=self.param_dtype,

@@ -163,21 +163,6 @@ def _product_backward(axes: str, operands: tuple, cotangent: Array) -> tuple:
 _product.defvjp(_product_forward, _product_backward)
 
 
-@jax.custom_vjp
-def _project(x: Float[Array, "n D"], kernel: Float[Array, "D E"]) -> Array:
-    """Return x kernel, with E far larger than D; backward nothing of E is transposed.
-
-    JAX's own derivative is (dy^T x)^T, for which XLA copies dy^T on a CPU.
-    """
-    return x @ kernel
-
-
-_project.defvjp(
-    lambda x, kernel: (x @ kernel, (x, kernel)),
-    lambda operands, dy: (dy @ operands[1].T, operands[0].T @ dy),
-)
-
-
 def projected_keys(
     x: Float[Array, "B H W D"], key_kernel: Float[Array, "D N E"]
 ) -> Float[Array, "B H W N E"]:
@@ -219,7 +204,9 @@ def folded_content_scores(
     folded = jnp.einsum("dne,cne->dnc", query_kernel, key_kernel)
     constant = jnp.einsum("ne,cne->nc", query_bias, key_kernel)
     depth = x.shape[-1]
-    queries = _project(x.reshape(-1, depth), folded.astype(x.dtype).reshape(depth, -1))
+    queries = jnp.matmul(
+        x.reshape(-1, depth), folded.astype(x.dtype).reshape(depth, -1)
+    )
     queries = queries.reshape(*x.shape[:-1], *constant.shape)
     queries = queries + constant.astype(x.dtype)[None, None, None]
     if position_scores is not None:

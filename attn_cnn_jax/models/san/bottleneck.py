@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from attn_cnn_jax.models.dense import Dense
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
 from attn_cnn_jax.models.normalization import BatchNorm
 from attn_cnn_jax.models.san.taps import aggregate, neighbourhoods, subtract
@@ -24,7 +25,7 @@ def dense(features: int, param_dtype: Any, name: str, *, bias: bool = True):
     """Return a 1 x 1 convolution, drawn like PyTorch's."""
 
     def layer(x: Array) -> Array:
-        return nn.Dense(
+        return Dense(
             features,
             use_bias=bias,
             dtype=x.dtype,

@@ -11,6 +11,7 @@ from flax.typing import Initializer
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.attention import Parameter
+from attn_cnn_jax.models.dense import Dense
 from attn_cnn_jax.models.dropout import Dropout
 from attn_cnn_jax.models.encoder import ACTIVATIONS
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
@@ -150,7 +151,7 @@ class TokenBlock(nn.Module):
         return Dropout(self.dropout_rate)(x, train=train)
 
     def _dense(self, features: int, x: Array, name: str) -> Array:
-        return nn.Dense(
+        return Dense(
             features,
             dtype=x.dtype,
             param_dtype=self.param_dtype,
