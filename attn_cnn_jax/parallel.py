@@ -5,6 +5,7 @@ over the axis `data`. BatchNorm and the loss are those of the global batch, what
 number of devices.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -16,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.data import Split
+from attn_cnn_jax.models import hardware
 
 _AXIS = "data"
 _SHARE_OF_MEMORY = 0.25  # what the images of a split may take of a device's memory
@@ -84,8 +86,14 @@ def compile_step(
     step: Callable[..., Any], mesh: Mesh, *, donate_state: bool = False
 ) -> Callable[..., Any]:
     """Compile `step(state, ...)` once for the mesh; its results are replicated."""
+
+    @functools.wraps(step)
+    def traced(*arguments: Any) -> Any:
+        with hardware.traced_for(_platform(mesh), mesh.size):
+            return step(*arguments)
+
     return jax.jit(
-        step,
+        traced,
         out_shardings=replicated(mesh),
         donate_argnums=(0,) if donate_state else (),
     )

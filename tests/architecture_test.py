@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": set(),
     "signals": set(),
     "environment": {"__init__"},
-    "parallel": {"data"},
+    "parallel": {"data", "models"},
     "checkpoint": {"config", "errors"},
     "evaluate": {"models", "data", "metrics", "parallel"},
     "timetable": {"data", "optim", "errors"},

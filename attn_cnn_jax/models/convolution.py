@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn_cnn_jax.models import hardware
+
 
 def convolve(
     x: Float[Array, "B H W C"],
@@ -29,7 +31,7 @@ def convolve(
     size, (stride, _) = kernel.shape[0], window_strides
     square = len({*kernel.shape[:2]}) == len({*window_strides}) == 1
     same = square and [tuple(side) for side in padding] == [(size // 2, size // 2)] * 2
-    if jax.default_backend() == "cpu" and same and size % 2 == 1:
+    if hardware.for_cpu() and same and size % 2 == 1:
         return _with_products((forward, stride), x, kernel)
     return forward(x, kernel)
 

@@ -9,6 +9,7 @@ import pytest
 
 from attn_cnn_jax import models
 from attn_cnn_jax.config import self_attention, vit
+from attn_cnn_jax.models import hardware
 from attn_cnn_jax.models.attention import ATTENTIONS, PixelAttention, layer_class
 
 CHUNKED = [
@@ -67,15 +68,15 @@ def test_chunks_of_queries_change_nothing(attention, x64):
 
 
 @pytest.mark.parametrize("attention", ["quadratic_isotropic", "learned_wo_content"])
-def test_one_image_after_the_other_changes_nothing(attention, x64, monkeypatch):
+def test_one_image_after_the_other_changes_nothing(attention, x64):
     """As on a CPU that is one device; with a mask of the batch, and of an image."""
     make, x = layer_and_pixels(attention)
     variables = make().init(jax.random.key(0), x, train=False)
     wanted = grads_of(make(), variables, x)
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
-    for chunk in (0, 2):
-        assert_equal(grads_of(make(query_chunk=chunk), variables, x), wanted)
-    program = jax.make_jaxpr(lambda x: make().apply(variables, x, train=False))(x)
+    with hardware.traced_for("cpu", 1):
+        for chunk in (0, 2):
+            assert_equal(grads_of(make(query_chunk=chunk), variables, x), wanted)
+        program = jax.make_jaxpr(lambda x: make().apply(variables, x, train=False))(x)
     assert "scan" in str(program)
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from attn_cnn_jax.models import hardware
 from attn_cnn_jax.models.dropout import drop, images_from, seeds
 from attn_cnn_jax.models.initializers import torch_uniform
 from attn_cnn_jax.models.scores import mix, mix_separable, softmax_over_keys
@@ -118,8 +119,7 @@ def one_by_one(
     There the probabilities that all images share are at hand for the next image. On
     several devices, pretended ones too, all but one would wait.
     """
-    one_cpu = jax.default_backend() == "cpu" and jax.device_count() == 1
-    if not one_cpu or len(probs) > 1:
+    if not hardware.for_one_cpu() or len(probs) > 1:
         return of_images(x, probs)
 
     def of_image(image: tuple[Array, Array]) -> Array:
@@ -137,7 +137,7 @@ def _separable_from() -> int:
 
     On an accelerator the products along an axis of 16 are bound by its memory.
     """
-    return 256 if jax.default_backend() == "cpu" else 1024
+    return 256 if hardware.for_cpu() else 1024
 
 
 class PixelAttention(nn.Module):
