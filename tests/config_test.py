@@ -124,6 +124,8 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "eval_batch_size": [0, "100", 10**12],
         "evaluate_in_training_mode": [1, "yes", None],
         "steps_per_dispatch": [0, 2.5, HUGE],
+        "micro_batch_size": [-1, 33, 2.5, True],
+        "matmul_precision": ["bfloat16", None, 32],
         "log_every_steps": [0, 2.5, HUGE],
         "checkpoint_every_steps": [-1, "500", HUGE],
         "checkpoints_to_keep": [0, 1.0, HUGE],
@@ -140,6 +142,8 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "dropout_rate": [1.0, -0.1, "0.1", float("nan")],
         "norm_epsilon": [0.0, -1e-5, "1e-5", HUGE],
         "attention_dense": [1, "no"],
+        "query_chunk": [-1, 1.5, True],
+        "remat": [0, "yes"],
         "share_weights": [0, "yes"],
         "compute_dtype": ["float16", 32],
         "attention.name": ["local", 3],
@@ -202,6 +206,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "projection_bias": [0, None],
         "final_norm": [1, "no"],
         "readout": ["max", 0],
+        "remat": [1, None],
         "share_weights": [1, None],
         "initialization": ["flax", 3],
         "dropout_rate": [1.0, -0.1, float("nan")],
@@ -256,6 +261,26 @@ def test_a_wrong_value_names_its_field(block, field, value):
         check(config)
     assert f"config.{field} is " in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("model", [resnet("resnet18"), san("pairwise"), vit()])
+def test_networks_that_normalise_by_the_batch_have_no_micro_batches(model):
+    config = base_config()
+    config.model, config.micro_batch_size = model, 50
+    with pytest.raises(UserError, match="micro_batch_size is 50; it must be 0 for"):
+        check(config)
+    config.micro_batch_size = config.batch_size
+    check(config)
+
+
+def test_attention_that_is_not_of_pixels_has_no_chunks():
+    config = base_config()
+    config.model = self_attention("multi_head")
+    config.model.update(num_heads=8, query_chunk=1)
+    with pytest.raises(
+        UserError, match="query_chunk is 1; it must be 0 for multi_head"
+    ):
+        check(config)
 
 
 WRONG_OPTIMIZER = {
