@@ -21,14 +21,12 @@ from attn_cnn_jax.models import hardware
 
 _AXIS = "data"
 _SHARE_OF_MEMORY = 0.25  # what the images of a split may take of a device's memory
+_PRECISIONS = {"float32": "float32", "tf32": "tensorfloat32"}  # JAX's names
 
 
 def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
     """Make a mesh of all devices of all processes, or of the given ones."""
     return Mesh(np.asarray(devices or jax.devices()), (_AXIS,))
-
-
-_PRECISIONS = {"float32": "float32", "tf32": "tensorfloat32"}  # JAX's names
 
 
 def set_arithmetic(config: ConfigDict) -> None:
@@ -121,6 +119,25 @@ def loop_over(
         return jax.lax.fori_loop(0, count, body, (state, results))
 
     return steps
+
+
+def sum_over_parts(
+    function: Callable[..., Any], images: Any, labels: Any, size: int
+) -> Any:
+    """Return, inside a step, the sum of `function(images, labels, first)` over parts.
+
+    The parts of the batch have `size` images, from its index `first` on, and are
+    computed one after the other.
+    """
+    images, labels = (a.reshape(-1, size, *a.shape[1:]) for a in (images, labels))
+    firsts = jnp.arange(0, len(images) * size, size)
+    like = jax.eval_shape(function, images[0], labels[0], firsts[0])
+
+    def add(total: Any, part: tuple[Any, Any, Any]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, function(*part)), None
+
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+    return jax.lax.scan(add, zero, (images, labels, firsts))[0]
 
 
 def batches_per_program(mesh: Mesh, wanted: int) -> int:

@@ -154,7 +154,7 @@ def make_train_step(
         gradients = jax.grad(share_of_loss, has_aux=True)
         if 0 < config.micro_batch_size < config.batch_size:
             add_up = functools.partial(gradients, params)
-            grads, (sums, others) = _sum_over_micro_batches(
+            grads, (sums, others) = parallel.sum_over_parts(
                 add_up, images, labels, config.micro_batch_size
             )
         else:
@@ -165,24 +165,6 @@ def make_train_step(
         return TrainState(state.step + 1, variables, opt_state), sums
 
     return train_step
-
-
-def _sum_over_micro_batches(
-    function: Callable[..., Any], images: Any, labels: Any, size: int
-) -> Any:
-    """Return the sum of `function(images, labels, first)` over parts of a batch.
-
-    The parts have `size` images, from index `first` of the batch on.
-    """
-    images, labels = (a.reshape(-1, size, *a.shape[1:]) for a in (images, labels))
-    firsts = jnp.arange(0, len(images) * size, size)
-    like = jax.eval_shape(function, images[0], labels[0], firsts[0])
-
-    def add(total: Any, part: tuple[Any, Any, Any]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, function(*part)), None
-
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    return jax.lax.scan(add, zero, (images, labels, firsts))[0]
 
 
 def _rngs(seed: int) -> jax.Array:

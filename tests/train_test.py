@@ -182,6 +182,7 @@ def test_micro_batches_train_like_the_batch(attention, tiny_config):
         start = begin(config)
         whole, losses = run_steps(config, parallel.make_mesh(), 3, start)
         config.micro_batch_size = 32
+        config.model.update(remat=True, query_chunk=3)  # they go together
         for mesh in (parallel.make_mesh(jax.devices()[:1]), parallel.make_mesh()):
             parts, sums = run_steps(config, mesh, 3, start)
             np.testing.assert_allclose(sums, losses, rtol=1e-12)

@@ -96,8 +96,9 @@ def mix(
 
     The heads lie beside the query: a product an image gives the means of all of them,
     and one more, of all images, their projection. Probabilities that all images share
-    are broadcast, which is not carried out; their gradient is summed over the images
-    in float32, for which they are rounded last.
+    are broadcast, which XLA does not carry out on a GPU; their gradient is summed over
+    the images in float32, for which they are rounded last. The "means" have a name, by
+    which a caller may keep them for the backward pass.
     """
     batch, depth = x.shape[0], x.shape[-1]
     grid, heads = probs.shape[1:3], kernel.shape[0]

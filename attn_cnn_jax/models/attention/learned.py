@@ -173,11 +173,9 @@ class LearnedContentAttention(LearnedAttention):
                     part, pixels, *query, key_kernel, (by_row, by_col)
                 )
             scores = by_row[..., :, None] + by_col[..., None, :]
-            return (
-                scores
-                if pixels is None
-                else scores + content_scores(part, pixels, *query)
-            )
+            if pixels is None:
+                return scores
+            return scores + content_scores(part, pixels, *query)
 
         return of_rows, keys
 
