@@ -101,6 +101,7 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
     },
     "prepare_data": {"command_line", "errors"},
+    "theory": {"command_line", "errors"},
     "interop": {
         "run",
         "checkpoint",

@@ -1,0 +1,1 @@
+"""The commands of `python -m attn_cnn_jax.theory`: a module each, flags and `main`."""
