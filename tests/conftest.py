@@ -33,6 +33,13 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
+def x64():
+    """64-bit types for one test, and for no other."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
 def tiny_config():
     """Builds a config that trains in seconds: `tiny_config(model, **fields)`.
 

@@ -4,7 +4,9 @@ from attn_cnn_jax.config.checks import check
 from attn_cnn_jax.config.model_blocks import (
     IMAGENET_SANS,
     RESNETS,
+    RESNETS_AS_ATTENTION,
     resnet,
+    resnet_as_attention,
     san,
     san_hierarchical,
     self_attention,
@@ -29,6 +31,7 @@ from attn_cnn_jax.config.schema import (
 __all__ = [
     "IMAGENET_SANS",
     "RESNETS",
+    "RESNETS_AS_ATTENTION",
     "RESUMABLE",
     "base_config",
     "changes",
@@ -39,6 +42,7 @@ __all__ = [
     "optimizer",
     "report_training",
     "resnet",
+    "resnet_as_attention",
     "san",
     "san_hierarchical",
     "san_training",

@@ -13,6 +13,7 @@ _REPORT_BLOCK = {
 }
 
 RESNETS = ("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+RESNETS_AS_ATTENTION = tuple(f"{name}_as_attention" for name in RESNETS)
 IMAGENET_SANS = ("san10", "san15", "san19")
 VISION_TRANSFORMERS = ("report", "standard")
 
@@ -59,6 +60,15 @@ def resnet(name: str) -> ConfigDict:
     Convolutions start as PyTorch's ("torch") or by He et al. ("kaiming").
     """
     fields = {"width": 64, "initialization": "torch", "compute_dtype": "float32"}
+    return ConfigDict({"name": name, **fields})
+
+
+def resnet_as_attention(name: str) -> ConfigDict:
+    """Return a ResNet with attention layers, nine heads for a 3 x 3 kernel.
+
+    `name` is that of `RESNETS_AS_ATTENTION`; `encoding` "quadratic" or "learned".
+    """
+    fields = {"width": 64, "encoding": "quadratic", "compute_dtype": "float32"}
     return ConfigDict({"name": name, **fields})
 
 

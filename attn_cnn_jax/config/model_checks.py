@@ -9,6 +9,7 @@ from attn_cnn_jax.config import model_blocks
 from attn_cnn_jax.config.fields import check_schema, require
 from attn_cnn_jax.config.record import flatten
 from attn_cnn_jax.models.attention import ATTENTIONS, BUILT_IN, layer_class
+from attn_cnn_jax.models.attention.convolutional import ENCODINGS
 from attn_cnn_jax.models.encoder import ACTIVATIONS
 from attn_cnn_jax.models.resnet import KERNELS
 from attn_cnn_jax.models.vit.block import INITIALIZERS
@@ -19,6 +20,7 @@ _CHOICES = {
     "class_token": ("random", "learned", "none"),
     "readout": ("mean", "token"),
     "attention": ("pairwise", "patchwise"),
+    "encoding": tuple(ENCODINGS),
 }
 _LARGEST_KERNEL = 11
 # Bounds far above any network: beyond them arrays have more bytes than can be counted,
@@ -86,6 +88,11 @@ def _check_resnet(model: ConfigDict) -> None:
     _check_initialization(model, KERNELS)
 
 
+def _check_resnet_as_attention(model: ConfigDict) -> None:
+    check_schema(model, model_blocks.resnet_as_attention(model.name), "model.")
+    _check_fields(model)
+
+
 def _check_initialization(model: ConfigDict, choices: Mapping[str, Any]) -> None:
     name = model.initialization
     wanted = f"one of {', '.join(choices)}"
@@ -147,6 +154,7 @@ _CHECKS: dict[str, Callable[[ConfigDict], None]] = {
     "san_hierarchical": _check_hierarchical_san,
     **dict.fromkeys(model_blocks.IMAGENET_SANS, _check_san),
     **dict.fromkeys(model_blocks.RESNETS, _check_resnet),
+    **dict.fromkeys(model_blocks.RESNETS_AS_ATTENTION, _check_resnet_as_attention),
 }
 
 

@@ -15,6 +15,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import attention_cnn, google, report, san
 from attn_cnn_jax.interop.layouts import Rule, Tensor, mapping
 from attn_cnn_jax.interop.state_files import unwrap
+from attn_cnn_jax.theory import networks
 
 _IGNORED_BUFFERS = {"attention_mask", "relative_indices", "R", "num_batches_tracked"}
 _REPORT = "the report's code"
@@ -26,8 +27,13 @@ def from_attention_cnn(state: Mapping[str, Any], config_model: Any) -> dict[str,
     `state` maps the original's names to arrays; its checkpoints, which wrap this as
     `model_state_dict`, and the prefix `module.` of DataParallel are understood. The
     number of classes is that of its classifier. Raises `UserError` naming the tensors
-    that are missing, left over or of another shape than `config_model` asks for.
+    that are missing, left over or of another shape than `config_model` asks for. A
+    ResNet of attention layers takes the state of the ResNet that it computes.
     """
+    if networks.is_attention(config_model):
+        resnet, encoding = networks.plain(config_model), config_model["encoding"]
+        variables = from_attention_cnn(state, resnet)
+        return networks.as_attention(resnet, variables, encoding=encoding)[1]
     state = _arrays(state)
     rules = attention_cnn.rules(config_model)
     classifiers = ("classifier.weight", "linear.weight")
@@ -41,7 +47,12 @@ def from_attention_cnn(state: Mapping[str, Any], config_model: Any) -> dict[str,
 def to_attention_cnn(
     variables: Mapping[str, Any], config_model: Any
 ) -> dict[str, np.ndarray]:
-    """Return the original's PyTorch state, without buffers that it makes itself."""
+    """Return the original's PyTorch state, without buffers that it makes itself.
+
+    That of a ResNet of attention layers is the state of the ResNet that it computes.
+    """
+    if networks.is_attention(config_model):
+        config_model, variables = networks.as_convolutions(config_model, variables)
     rules = attention_cnn.rules(config_model)
     return _state(mapping(variables, rules, attention_cnn.ORIGIN))
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Int
 
 from attn_cnn_jax.models import san
 from attn_cnn_jax.models.layers import AttentionParams, ModelError, attention_params
-from attn_cnn_jax.models.resnet import RESNETS
+from attn_cnn_jax.models.resnet import RESNETS, RESNETS_AS_ATTENTION
 from attn_cnn_jax.models.self_attention import SelfAttentionNetwork
 from attn_cnn_jax.models.vit import VisionTransformer
 
@@ -36,6 +36,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "self_attention": SelfAttentionNetwork,
     "vit": VisionTransformer,
     **RESNETS,
+    **RESNETS_AS_ATTENTION,
     **san.SANS,
 }
 

@@ -1,4 +1,4 @@
-"""The dense layer of all networks, `flax.linen.Dense` on a matrix."""
+"""The dense layers of all networks, those of Flax as products of two matrices."""
 
 import math
 from functools import partial
@@ -17,13 +17,18 @@ def dot_general_of_matrices(
     The kernel's gradient is then a product over one axis. Over several axes XLA copies
     the transposed cotangent on a CPU, which took a fifth of a step of hierarchical SAN.
     """
-    (contracted, _), _ = dimension_numbers
-    if x.ndim <= 2 or tuple(contracted) != (x.ndim - 1,):
+    (of_x, of_kernel), batch = dimension_numbers
+    depth = len(of_x)
+    trailing = tuple(range(x.ndim - depth, x.ndim))
+    as_called = tuple(of_x) == trailing and tuple(of_kernel) == tuple(range(depth))
+    if not as_called or any(batch):
         return jax.lax.dot_general(x, kernel, dimension_numbers, **options)
-    *leading, depth = x.shape
-    matrix = x.reshape(math.prod(leading), depth)
-    y = jax.lax.dot_general(matrix, kernel, (((1,), (0,)), ((), ())), **options)
-    return y.reshape(*leading, kernel.shape[-1])
+    leading, features = x.shape[: x.ndim - depth], kernel.shape[depth:]
+    size = math.prod(x.shape[x.ndim - depth :])
+    matrices = x.reshape(-1, size), kernel.reshape(size, -1)
+    y = jax.lax.dot_general(*matrices, (((1,), (0,)), ((), ())), **options)
+    return y.reshape(*leading, *features)
 
 
 Dense = partial(nn.Dense, dot_general=dot_general_of_matrices)
+DenseGeneral = partial(nn.DenseGeneral, dot_general=dot_general_of_matrices)

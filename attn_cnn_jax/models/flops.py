@@ -59,11 +59,12 @@ def _layer_multiply_adds(
         depth = x.shape[-1] // layer.feature_group_count
         return output.size * depth * _volume(layer.kernel_size)
     keys = args[1] if len(args) > 1 else kwargs.get("keys")
+    y = output[0] if isinstance(output, tuple) else output
     facts, total = getattr(layer, "parameters", {}), 0
     for name, value in layer.variables.get("params", {}).items():
         times = facts[name].times if name in facts else None
         if times is not None:
-            total += value.size * times(x, keys)
+            total += value.size * times(y, keys)
         elif not isinstance(value, Mapping) and value.ndim > 1:
             return None
     return total

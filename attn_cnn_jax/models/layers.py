@@ -66,11 +66,12 @@ def sown_layers(
 
     `intermediates` is that collection of a forward pass, of arrays or of their shapes;
     `model` is `config.model.name`. A module that is applied several times sows an array
-    a time. Names are "layer 1", "stage 1 block 2", or "pass 1" of the hierarchical SAN,
-    of which the figures show the last block, in the last of the `num_sweeps` of a pass.
-    A network without attention has none.
+    a time. Names are "layer 1", "stage 1 block 2", of a ResNet's attention "stem" and
+    "stage 1 block 2 layer 1", or "pass 1" of the hierarchical SAN, of which the figures
+    show the last block, in the last of the `num_sweeps` of a pass. A network without
+    attention has none.
     """
-    found = sorted(_walk(intermediates, ()), key=lambda item: _natural(item[0]))
+    found = sorted(_walk(intermediates, ()), key=lambda item: _order(item[0]))
     if model == "san_hierarchical":
         sown = [array for _, arrays in found[-1:] for array in arrays]
         passes = sown[num_sweeps - 1 :: num_sweeps]
@@ -90,14 +91,19 @@ def _walk(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple]:
             yield path, value
 
 
-def _natural(path: tuple[str, ...]) -> list:
-    """Return a sort key by which block_10 comes after block_9."""
+def _order(path: tuple[str, ...]) -> list:
+    """Return a sort key: the stem first, and block_10 after block_9."""
     parts = re.split(r"(\d+)", "/".join(path))
-    return [int(part) if part.isdigit() else part for part in parts]
+    numbers = [int(part) if part.isdigit() else part for part in parts]
+    return [not path[0].startswith("stem"), *numbers]
 
 
 def _name(path: tuple[str, ...], application: int, applications: int) -> str:
     """Count from 1: block_0 is "layer 1", stage_0_block_1 "stage 1 block 2"."""
+    block, conv = path[:-2], path[-2:-1] and path[-2].removesuffix("_conv")
+    if conv and conv != path[-2]:  # attention in the place of a convolution
+        conv = f"layer {conv}" if conv.isdigit() else conv
+        return f"{_name(block, 0, 1)} {conv}" if block else conv
     parts = re.findall(r"([a-z]+)_(\d+)", "/".join(path))
     if applications > 1 or not parts:
         return f"layer {application + 1}"

@@ -21,3 +21,18 @@ def patchify(
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(
         batch, height // p, width // p, p * p * channels
     )
+
+
+def unpatchify(x: Float[Array, "B h w D"], patch_size: int) -> Float[Array, "B H W C"]:
+    """Turn each pixel back into the p x p patch that it holds: undoes `patchify`."""
+    batch, height, width, depth = x.shape
+    p = patch_size
+    if depth % p**2:
+        raise ValueError(
+            f"pixels of {depth} values hold no patches of patch_size={p}: "
+            f"{depth} is no multiple of {p**2}"
+        )
+    x = x.reshape(batch, height, width, p, p, depth // p**2)
+    return x.transpose(0, 1, 3, 2, 4, 5).reshape(
+        batch, height * p, width * p, depth // p**2
+    )

@@ -7,6 +7,7 @@ import pytest
 from attn_cnn_jax import models
 from attn_cnn_jax.config import resnet
 from attn_cnn_jax.interop import from_attention_cnn, to_attention_cnn
+from attn_cnn_jax.theory.networks import as_attention
 
 
 def resnet_names(blocks, convolutions):
@@ -50,3 +51,8 @@ def test_every_resnet_has_the_originals_names(name, blocks, convolutions):
     assert state["layer4.0.conv2.weight"].shape == (16, 16, 3, 3)
     back = from_attention_cnn(state, model)
     assert jax.tree.structure(back) == jax.tree.structure(variables)
+    converted, attention = as_attention(model, variables)
+    again = to_attention_cnn(attention, converted)
+    jax.tree.map(np.testing.assert_array_equal, again, state)
+    read = from_attention_cnn(state, converted)
+    jax.tree.map(np.testing.assert_array_equal, read, attention)

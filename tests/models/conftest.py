@@ -6,13 +6,6 @@ import jax
 import pytest
 
 
-@pytest.fixture
-def x64():
-    """64-bit types for one test, and for no other."""
-    with jax.enable_x64(True):
-        yield
-
-
 @pytest.fixture(autouse=True)
 def exact_products():
     """Matrix products in the precision of their type on every device."""

@@ -25,6 +25,7 @@ from attn_cnn_jax.analysis.plots.schematics import (
     hierarchical_attention,
     normal_attention,
 )
+from attn_cnn_jax.analysis.plots.theorem import error_against_sharpness
 
 __all__ = [
     "Figure",
@@ -35,6 +36,7 @@ __all__ = [
     "centers_of_layers",
     "centers_over_training",
     "convolution_layers",
+    "error_against_sharpness",
     "hierarchical_attention",
     "learning_curves",
     "normal_attention",

@@ -52,10 +52,10 @@ class Parameter(NamedTuple):
     """The facts of a layer's parameter.
 
     `head_axis` is the axis that counts heads: the layer without a head is the layer
-    without that part of it (None: the heads share the parameter). `times(x, keys)` is
-    how often a call multiplies with all of its values, as the papers count: `never`
-    where a submodule counts them (None: not known). A head whose `is_value` parameters
-    are 0 adds nothing to the output of the layer.
+    without that part of it (None: the heads share the parameter). `times(y, keys)` is
+    how often a call that returns the map `y` multiplies with all of its values, as the
+    papers count: `never` where a submodule counts them (None: not known). A head whose
+    `is_value` parameters are 0 adds nothing to the output of the layer.
     """
 
     head_axis: int | None = None
@@ -63,15 +63,18 @@ class Parameter(NamedTuple):
     is_value: bool = False
 
 
-def value_params(module: nn.Module, num_heads: int, width: int, dtype: Any):
-    """Return kernel [N, D, D] and bias [D] of the map from all heads to the output.
+def value_params(
+    module: nn.Module, num_heads: int, width: int, dtype: Any, features: int = 0
+):
+    """Return kernel [N, D, E] and bias [E] of the map from all heads to the output.
 
     Every head mixes the whole width (D_h = D_out, paper, section 2.2): there is no
-    projection per head before mixing.
+    projection per head before mixing. E are the `features`, by default the width.
     """
     init = torch_uniform(num_heads * width)
-    kernel = module.param("value_kernel", init, (num_heads, width, width), dtype)
-    return kernel, module.param("value_bias", init, (width,), dtype)
+    shape = (num_heads, width, features or width)
+    kernel = module.param("value_kernel", init, shape, dtype)
+    return kernel, module.param("value_bias", init, shape[2:], dtype)
 
 
 def probs_of_rows(

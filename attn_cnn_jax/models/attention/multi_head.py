@@ -9,6 +9,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.attention.layer import Keys, Parameter
+from attn_cnn_jax.models.dense import DenseGeneral
 from attn_cnn_jax.models.dropout import Dropout
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
 from attn_cnn_jax.models.scores import product_in_float32, softmax_over_keys
@@ -40,7 +41,7 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"num_heads={self.num_heads} does not divide {width=}")
         head_dim = width // self.num_heads
         project = partial(
-            nn.DenseGeneral,
+            DenseGeneral,
             (self.num_heads, head_dim),
             dtype=x.dtype,
             param_dtype=self.param_dtype,

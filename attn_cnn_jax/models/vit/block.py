@@ -11,7 +11,7 @@ from flax.typing import Initializer
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.attention import Parameter
-from attn_cnn_jax.models.dense import Dense
+from attn_cnn_jax.models.dense import Dense, DenseGeneral
 from attn_cnn_jax.models.dropout import Dropout
 from attn_cnn_jax.models.encoder import ACTIVATIONS
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
@@ -85,7 +85,7 @@ class TokenAttention(nn.Module):
         width = x.shape[-1]
         draws = self.initializers
         project = partial(
-            nn.DenseGeneral,
+            DenseGeneral,
             (self.num_heads, self.head_dim),
             use_bias=self.projection_bias,
             dtype=x.dtype,
@@ -102,7 +102,7 @@ class TokenAttention(nn.Module):
         self.sow("intermediates", "attention", probs)
         probs = Dropout(self.dropout_rate)(probs, train=train)
         mixed = jnp.einsum("bnqk,bknd->bqnd", probs.astype(x.dtype), values)
-        y = nn.DenseGeneral(
+        y = DenseGeneral(
             width,
             axis=(-2, -1),
             dtype=x.dtype,

@@ -16,7 +16,7 @@ from attn_cnn_jax.models.dropout import Dropout
 from attn_cnn_jax.models.encoder import apply_layer, make_blocks
 from attn_cnn_jax.models.normalization import BatchNorm, make_layer_norm
 from attn_cnn_jax.models.patches import patchify
-from attn_cnn_jax.models.resnet import ResidualBlock, conv, kaiming_kernel
+from attn_cnn_jax.models.resnet import ResidualBlock, convolution, kaiming_kernel
 from attn_cnn_jax.models.vit.block import (
     INITIALIZERS,
     TokenAttention,
@@ -219,10 +219,10 @@ class Stem(nn.Module):
         self, x: Float[Array, "B H W C"], *, train: bool
     ) -> Float[Array, "B H W D"]:
         """Return the map of `width` channels."""
-        x = conv(
+        x = convolution(
             self.width,
-            (3, 3),
-            padding=1,
+            3,
+            1,
             dtype=x.dtype,
             param_dtype=self.param_dtype,
             name="conv",
@@ -234,7 +234,7 @@ class Stem(nn.Module):
                 stride=1,
                 bottleneck=False,
                 param_dtype=self.param_dtype,
-                kernel_init=kaiming_kernel,
+                convolution=partial(convolution, kernel_init=kaiming_kernel),
                 name=f"block_{i}",
             )(x, train=train)
         return x
