@@ -100,10 +100,11 @@ def _order(path: tuple[str, ...]) -> list:
 
 def _name(path: tuple[str, ...], application: int, applications: int) -> str:
     """Count from 1: block_0 is "layer 1", stage_0_block_1 "stage 1 block 2"."""
-    block, conv = path[:-2], path[-2:-1] and path[-2].removesuffix("_conv")
-    if conv and conv != path[-2]:  # attention in the place of a convolution
-        conv = f"layer {conv}" if conv.isdigit() else conv
-        return f"{_name(block, 0, 1)} {conv}" if block else conv
+    block, conv = path[:-2], "".join(path[-2:-1])
+    layer = conv.removesuffix("_conv")
+    if layer != conv:  # attention in the place of a convolution
+        layer = f"layer {layer}" if layer.isdigit() else layer
+        return f"{_name(block, 0, 1)} {layer}" if block else layer
     parts = re.findall(r"([a-z]+)_(\d+)", "/".join(path))
     if applications > 1 or not parts:
         return f"layer {application + 1}"

@@ -65,8 +65,8 @@ def convolution_as_attention(
     layer = ConvolutionalAttention(
         kernel.shape[3],
         kernel.shape[:2],
-        strides=tuple(strides),
-        dilation=tuple(dilation),
+        strides=strides,
+        dilation=dilation,
         padding=padding,
         encoding=encoding,
         max_position=max_position,

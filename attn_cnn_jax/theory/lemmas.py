@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from attn_cnn_jax.models.scores import at_least_float32, mix, relative_offsets
+from attn_cnn_jax.models.scores import mix, relative_offsets
 
 _MARGIN = 1.01  # of the exact sharpness, for scores that were themselves rounded
 _LARGEST_DISTANCE = 2.0**16  # pixels along an axis
@@ -123,7 +123,7 @@ def error_bound(
     """
     taps, inputs = math.prod(kernel.shape[:2]), kernel.shape[2]
     largest_sum = float(np.abs(np.asarray(kernel, np.float64)).sum((0, 1, 2)).max())
-    sums = at_least_float32(jnp.zeros((), dtype))  # in which products are added
+    sums = jnp.promote_types(jnp.float32, dtype)  # in which products are added
     rounding = 4 * float(jnp.finfo(dtype).eps)  # kernel, mean twice, and the output
     rounding += (taps * inputs + sum(grid)) * float(jnp.finfo(sums).eps)
     leaked = 2 * leaked_mass(sharpness, grid)
@@ -136,7 +136,7 @@ def exact_sharpness(dtype: Any = jnp.float32) -> float:
     A neighbour of the target is exp(-s^2 / 2) times as likely, which rounds to 0 below
     half the smallest number of the dtype (of the probabilities: at least float32).
     """
-    probs = jnp.finfo(at_least_float32(jnp.zeros((), dtype)))
+    probs = jnp.finfo(jnp.promote_types(jnp.float32, dtype))
     log_smallest = math.log(2) * (probs.minexp - probs.nmant - 1)
     return _MARGIN * math.sqrt(-2 * log_smallest)
 

@@ -39,6 +39,7 @@ def error_against_sharpness(curves: Sequence[Any], subject: str) -> Figure:
         )
         axes.plot(curve.sharpness, curve.bounds, linestyle=(0, (4, 1.5)), **style)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}".replace("-", "−"))
     axes.set_xlim(0, max(curves[0].sharpness))
     axes.set_xlabel("sharpness of the heads (their spread, 1 / pixels)")
     axes.set_ylabel("largest error")

@@ -22,7 +22,7 @@ _SIZE = flags.DEFINE_integer("size", 3, "K of the random K x K kernel.", 1)
 _FEATURES = flags.DEFINE_integer("features", 16, "Output channels.", 1)
 _SEED = flags.DEFINE_integer("seed", 0, "Of the kernel.", 0)
 _NUM_IMAGES = 8
-_SHARPNESS = tuple(np.arange(0.5, 15.1, 0.5).tolist())
+_SHARPNESS = tuple(np.arange(0.5, 10.1, 0.5).tolist())
 
 
 def main() -> None:
