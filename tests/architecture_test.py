@@ -101,7 +101,7 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
     },
     "prepare_data": {"command_line", "errors"},
-    "theory": {"command_line", "errors"},
+    "theory": {"analysis", "models", "data", "config", "command_line", "errors"},
     "interop": {
         "run",
         "checkpoint",
@@ -125,6 +125,7 @@ ONLY = {
         "bench",
         "prepare_data",
         "interop",
+        "theory",
         "command_line",
     },
     "sklearn": {"data"},
