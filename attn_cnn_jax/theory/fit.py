@@ -23,6 +23,7 @@ from attn_cnn_jax.theory.problem import Problem, convolve
 Params = Mapping[str, Array]  # centers [N, 2], spreads [N], values [N, C, E]
 
 _RIDGE = 1e-6  # of the mean energy of the heads, in the least squares
+_SMALL = 1e-3  # an error with which the sentence calls it imitated
 _OPTIMIZERS = {"adam": optax.adam, "sgd": partial(optax.sgd, momentum=0.9)}
 
 
@@ -135,7 +136,10 @@ class Fit:
             mean = self.covered[:, -1].mean()
             text = f"{text}; the mean over all starts is {mean:.1f} taps"
         error = float(np.median(self.errors[:, -1]))
-        return f"{text}. The median error after {self.steps[-1]} steps is {error:.1e}."
+        text = f"{text}. The median error after {self.steps[-1]} steps is {error:.1e}."
+        if not self.found.any() and error < _SMALL:
+            text += " They imitate the kernel without a head at every tap."
+        return text
 
 
 def fit(problem: Problem, seeds: Sequence[int], options: FitOptions) -> Fit:

@@ -72,6 +72,10 @@ def test_the_sentence_and_the_row_follow_the_numbers(found):
     )
     expected = "| x | 1 of 2 | 8.0 of 9 | 5.0e-01 | 7.5e-01 | 15 |"
     assert row("x", result) == expected
+    blind = dataclasses.replace(result, covered=np.ones((2, 4), int))
+    assert "without a head" not in blind.sentence()
+    blind = dataclasses.replace(blind, errors=1e-3 * errors)
+    assert blind.sentence().endswith("imitate the kernel without a head at every tap.")
     sobel = Problem(named_kernel("sobel", 3, 1, 1), *[np.zeros((1, 8, 8, 1))] * 2)
     result = dataclasses.replace(
         result,

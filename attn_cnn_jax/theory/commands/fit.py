@@ -59,6 +59,8 @@ def main() -> None:
     )
     seeds = range(_FIRST_SEED.value, _FIRST_SEED.value + _SEEDS.value)
     if _STUDY.value:
+        if (_KERNEL.value, _SIZE.value) != ("random", 3):
+            raise UserError("--study is of its own kernels; drop --kernel and --size.")
         print(study.HEADER, flush=True)
         for name, result in study.study(_problem, seeds, options):
             print(study.row(name, result), flush=True)
