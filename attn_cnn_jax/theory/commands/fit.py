@@ -128,5 +128,5 @@ def _draw(result: Fit) -> None:
         f"{_DATASET.value}{' (whitened)' * _WHITEN.value}. {result.sentence()}",
         seeds=[f"start {seed}" for seed in result.seeds],
     )
-    png, pdf = plots.save(figure, _OUTPUT.value, "paths")
+    png, pdf = plots.save(figure, os.path.expanduser(_OUTPUT.value), "paths")
     print(f"{png}, {pdf.name}")
