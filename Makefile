@@ -13,11 +13,15 @@ PEERS := $(call stamp,benchmarks/requirements.txt)-peers
 
 .PHONY: demo test lint types unit browser soak peers clean
 
-# Trains a small attention network on scikit-learn's digits, scores it, draws its heads.
+# Trains a small attention network on scikit-learn's digits, scores it, draws its heads;
+# then trains one layer to imitate a convolution and draws the way of its heads.
 demo: $(RUNTIME)
 	$(MAIN) --config=configs/quickstart.py --workdir=runs/demo
 	$(MAIN) --mode=evaluate --workdir=runs/demo --checkpoint=last
 	$(BIN)/python -m attn_cnn_jax.analyze --workdir=runs/demo --images=0-7
+	@echo
+	@echo "When does attention compute a convolution? A layer learns one, from 8 random starts:"
+	$(BIN)/python -m attn_cnn_jax.theory fit --output=runs/demo/theorem
 	@echo
 	@echo "Results lie in runs/demo: metrics.jsonl, tensorboard/, checkpoints/, config.json;"
 	@echo "in runs/demo/analysis the figures (PNG and PDF), heads.csv with the numbers of"

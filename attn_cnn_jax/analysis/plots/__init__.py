@@ -21,6 +21,7 @@ from attn_cnn_jax.analysis.plots.maps import (
     tap_weights,
 )
 from attn_cnn_jax.analysis.plots.page import save
+from attn_cnn_jax.analysis.plots.paths import paths_of_centers
 from attn_cnn_jax.analysis.plots.schematics import (
     hierarchical_attention,
     normal_attention,
@@ -40,6 +41,7 @@ __all__ = [
     "hierarchical_attention",
     "learning_curves",
     "normal_attention",
+    "paths_of_centers",
     "position_scores",
     "save",
     "tap_weights",
