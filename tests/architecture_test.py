@@ -29,9 +29,17 @@ ALLOWED: dict[str, set[str]] = {
     "evaluate": {"models", "data", "metrics", "parallel"},
     "covered_offsets": {"evaluate", "models", "data", "parallel", "errors"},
     "timetable": {"data", "optim", "errors"},
-    "log": {"timetable", "models", "metrics", "parallel", "errors"},
+    "log": {
+        "covered_offsets",
+        "timetable",
+        "models",
+        "metrics",
+        "parallel",
+        "errors",
+    },
     "train": {
         "evaluate",
+        "covered_offsets",
         "checkpoint",
         "log",
         "timetable",
