@@ -102,7 +102,7 @@ class Run:
     def at(self, checkpoint: str | int) -> "Run":
         """Return the run at another checkpoint, which shares data and program."""
         other = Run(self.workdir, checkpoint, self.config.dataset.data_dir)
-        for name in ("dataset", "model", "capture"):
+        for name in ("dataset", "model", "capture", "layers"):
             setattr(other, name, getattr(self, name))
         return other
 

@@ -73,10 +73,9 @@ def test_the_log_says_what_analyze_says(tiny_config, tmp_path, capsys):
 
 
 FAMILIES = {
-    "learned_w_content": config_lib.self_attention("learned_w_content"),
+    "shared learned_w_content": config_lib.self_attention("learned_w_content"),
     "vit": config_lib.vit("report"),
     "san": config_lib.san("patchwise"),
-    "shared": config_lib.self_attention("multi_head"),
 }
 
 
@@ -92,7 +91,7 @@ def test_every_family_counts_as_analyze_does(family, tiny_config, tmp_path):
         config.model.update(widths=(64, 64), num_blocks=(2, 1), kernel_sizes=(3, 3))
     else:
         config.model.update(width=16, num_layers=2, num_heads=4, mlp_dim=16)
-        config.model.share_weights = family == "shared"
+        config.model.share_weights = True
     check(config)
     model = models.build(config.model, 10)
     draw = jax.jit(lambda rng: models.initial_variables(model, rng, (8, 8, 1)))

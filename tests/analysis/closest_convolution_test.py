@@ -16,6 +16,7 @@ from attn_cnn_jax.analysis.closest_convolution import (
     LeastSquares,
     as_text,
     closest_convolutions,
+    layers,
 )
 from attn_cnn_jax.covered_offsets import Coverage
 from attn_cnn_jax.errors import UserError
@@ -172,7 +173,7 @@ def test_the_layers_of_a_run_alone(make_run):
     for one in table.layers:
         assert (one.grid, one.in_width, one.out_width) == ((4, 4), 12, 12)
         assert table.kernel_sizes == (1, 3) and one.left_out == ()
-        assert one.num_images == 55  # 8 x (9 x 12 + 1) / 16 pixels
+        assert one.num_images == 180  # half of the test set
         assert 1 - one.r_squared(3) < 1e-7
         assert 0 < one.r_squared(1) < 0.95
 
@@ -230,9 +231,9 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_has_its_layers(family, make_run):
-    layers, grids, [widths] = FAMILIES[family]
+    names, grids, [widths] = FAMILIES[family]
     [table] = closest_convolutions(make_run(family), [1])
-    assert [one.layer for one in table.layers] == layers
+    assert [one.layer for one in table.layers] == names
     assert [one.grid for one in table.layers] == grids
     for one in table.layers:
         assert (one.in_width, one.out_width) == widths
@@ -240,12 +241,30 @@ def test_every_family_has_its_layers(family, make_run):
         assert one.r_squared(1) < 1
 
 
+def test_images_are_enough_for_the_coefficients():
+    """A layer of the paper's networks: 16 x 16 pixels, 400 channels."""
+
+    def planned(sizes, num_test_images, width=400):
+        shapes = layers._Shapes("layer 1", (16, 16), width, 400)
+        plan = layers._plan(shapes, sizes, num_test_images)
+        return plan.sizes, plan.num_images, plan.left_out
+
+    assert planned([], 10_000) == ((1, 3), 200, ())
+    assert planned([], 10_000, width=48) == ((1, 3, 5, 7, 9), 200, ())
+    assert planned([5], 10_000) == ((5,), 313, ())  # 8 x 10,001 / 256 = 312.5
+    assert planned([3, 5], 400) == ((3, 5), 200, ())  # 4 x 10,001 / 256 = 156.3
+    assert planned([3, 5], 300) == ((3,), 150, (5,))
+    assert planned([], 100) == ((1,), 50, (3,))
+    message = "7 x 7 convolution of layer 1 has 19,601 .* than 16,384: leave 7 out"
+    with pytest.raises(UserError, match=message):
+        planned([7], 10_000)
+
+
 def test_sizes_are_what_grid_and_test_set_allow(make_run):
     run = make_run("quadratic_isotropic", width=64)
     [table] = closest_convolutions(run, [1, 3, 5])
     for one in table.layers:
         assert table.kernel_sizes == (1, 3) and one.left_out == (5,)
-        assert one.num_images == 180  # half of 360, where 8 x 577 / 16 were wanted
     assert "layer 1 5 x 5, layer 2 5 x 5" in as_text(table)
     for sizes, message in [
         ([2], "odd, from 1 on, not 2"),
@@ -273,7 +292,7 @@ def test_checkpoints_share_a_program_and_files_say_the_numbers(make_run, tmp_pat
         lines, json.loads((tmp_path / "a.json").read_text()), strict=True
     ):
         assert float(line["r_squared"]) == record["r_squared"]
-        assert record["num_images"] == 73 and record["kernel_size"] == 3
+        assert record["num_images"] == 180 and record["kernel_size"] == 3
     assert lines[0]["r_squared"] == str(both[0].layers[0].r_squared(3))
     text = as_text(tables[0])
     assert f"{both[0].layers[0].r_squared(3):.4f}" in text and "1 x 1" in text

@@ -22,7 +22,7 @@ from attn_cnn_jax.run import Run
 
 LARGEST_INPUT = 4096  # K^2 D, up to which kernels are fitted without being asked for
 _MOST_COEFFICIENTS = 16_384  # of an output; their products take 2 GiB
-_LEAST_IMAGES = 50
+_LEAST_IMAGES = 200  # the pixels of an image are alike
 _SAMPLES, _FEWEST_SAMPLES = 8, 4  # pixels that are fitted to, for each coefficient
 _MAX_BYTES = 256 * 2**20  # of the maps of a batch
 
@@ -78,9 +78,10 @@ def closest_convolutions(
     """Return a table for each of the runs, which are checkpoints of the same one.
 
     Without `kernel_sizes` they are those of at most `LARGEST_INPUT` inputs that fit on
-    a layer's grid. A kernel has 8 pixels to be fitted to for each coefficient of an
-    output or, where the test set does not have them, at least 4. Raises a `UserError`
-    for sizes that are even or too large, and where nothing can be fitted.
+    a layer's grid. They are fitted to 200 images, or as many as have 8 pixels for each
+    coefficient of an output; where the test set is too small, to half of it, and with
+    less than 4 pixels a coefficient not at all. Raises a `UserError` for sizes that are
+    even or too large, and where nothing can be fitted.
     """
     runs = [runs] if isinstance(runs, Run) else runs
     run, wanted = runs[0], sorted(set(kernel_sizes))

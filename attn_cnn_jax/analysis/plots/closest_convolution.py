@@ -78,7 +78,7 @@ def convolution_epochs(
     )
     _look(covered, "epoch", "offsets that the heads cover")
     _up_to_one(score)
-    covered.set_ylim(bottom=min(0.0, covered.get_ylim()[0]))
+    covered.set_ylim(0, max(1.0, covered.get_ylim()[1]))
     covered.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
     _legend(covered)
     return page.figure
