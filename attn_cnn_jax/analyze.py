@@ -15,12 +15,19 @@ from absl import flags
 
 from attn_cnn_jax import command_line, parallel
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax.analysis import ablation, figures, heads, plots
+from attn_cnn_jax.analysis import (
+    ablation,
+    closest_convolution,
+    figures,
+    heads,
+    plots,
+)
 from attn_cnn_jax.analysis.attention_maps import LazyMaps
 from attn_cnn_jax.analysis.figure_request import FigureRequest
 from attn_cnn_jax.analysis.images import choose_images
 from attn_cnn_jax.analysis.pictures import VARIANTS
 from attn_cnn_jax.analysis.viewer import write_viewer
+from attn_cnn_jax.covered_offsets import COVERING_MASS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.results.curves import run_curves
 from attn_cnn_jax.run import Run
@@ -61,7 +68,10 @@ _AVERAGE = flags.DEFINE_enum(
 _LAYER = flags.DEFINE_integer("layer", 1, "centers_layer: which, from 1.")
 _REORDER = flags.DEFINE_bool("reorder", False, "Heads by the offset they look at.")
 _THRESHOLD = flags.DEFINE_float(
-    "threshold", heads.COVERING_MASS, "heads: mass from which an offset is covered."
+    "threshold", COVERING_MASS, "heads: mass from which an offset is covered."
+)
+_KERNELS = flags.DEFINE_list(
+    "kernels", [], "closest_convolution: odd sizes, as in 1,3,5; default by the width."
 )
 _VIEWER_MAX_MB = flags.DEFINE_float("viewer_max_mb", 100.0, "viewer: largest file, MB.")
 _VIEWER_EPOCHS = flags.DEFINE_bool(
@@ -155,6 +165,21 @@ def _draw(name: str, request: FigureRequest, folder: pathlib.Path) -> None:
         heads.write_json(request.numbers, folder / "heads.json")
         print(heads.as_text(request.numbers))
         print(f"{folder / 'heads.csv'}, heads.json")
+    elif name == "closest_convolution":
+        print(closest_convolution.as_text(request.convolutions))
+        _write_convolutions([request.convolutions], folder, "layers")
+    elif name == "convolution_epochs":
+        _write_convolutions(request.convolution_epochs, folder, name)
+
+
+def _write_convolutions(
+    tables: Sequence[closest_convolution.ConvolutionTable],
+    folder: pathlib.Path,
+    name: str,
+) -> None:
+    closest_convolution.write_csv(tables, folder / f"{name}.csv")
+    closest_convolution.write_json(tables, folder / f"{name}.json")
+    print(f"{folder / f'{name}.csv'}, {name}.json")
 
 
 def _request(run: Run) -> FigureRequest:
@@ -172,7 +197,16 @@ def _request(run: Run) -> FigureRequest:
         layer=_LAYER.value,
         reorder=_REORDER.value,
         threshold=_THRESHOLD.value,
+        kernel_sizes=_kernel_sizes(),
     )
+
+
+def _kernel_sizes() -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in _KERNELS.value)
+    except ValueError as error:
+        text = ",".join(_KERNELS.value)
+        raise UserError(f"--kernels={text}; take odd numbers, as in 1,3,5.") from error
 
 
 def _num_images(run: Run, default: int) -> int:

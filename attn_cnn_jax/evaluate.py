@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax import data, models, parallel
 from attn_cnn_jax.metrics import Sums
+from attn_cnn_jax.models.layers import sown_layers
 
 
 def forward(
@@ -37,6 +38,28 @@ def forward(
     if in_training_mode:
         draws["rngs"] = {"dropout": jax.random.fold_in(rng, rows[0])}
     return model.apply(variables, pixels, train=in_training_mode, **draws, **options)
+
+
+def sown_by_layers(
+    config: ConfigDict,
+    model: nn.Module,
+    dataset: data.Dataset,
+    variables: Mapping[str, Any],
+    images: UInt8[Array, "B H W C"],
+    rows: Int[Array, "B"],
+    collection: str = "intermediates",
+) -> list[tuple[str, Any]]:
+    """Return (name, what it sows) of every attention layer, in evaluation mode.
+
+    In "intermediates" the layers sow their probabilities.
+    """
+    _, sown = forward(
+        model, dataset, config.seed, variables, images, rows, mutable=[collection]
+    )
+    fields = config.model
+    return sown_layers(
+        sown.get(collection, {}), fields.name, fields.get("num_sweeps", 1)
+    )
 
 
 def make_eval_step(

@@ -7,7 +7,7 @@ import math
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from attn_cnn_jax import metrics, models, parallel
+from attn_cnn_jax.covered_offsets import Coverage
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.metrics import Sums
 from attn_cnn_jax.timetable import Timetable
@@ -157,6 +158,22 @@ class TrainLog:
                 f"loss {result['loss']:.4f} ({result['images']:,} images)"
             )
         return results.get("validation", results["test"])
+
+    def heads(self, step: int, layers: Sequence[Coverage]) -> None:
+        """Write and tell how many offsets each layer covers, and its largest kernel."""
+        values: dict[str, int | float] = {"epoch": step / self._due.steps_per_epoch}
+        for one in layers:
+            name = one.layer.replace(" ", "_")
+            values[f"{name}/covered_offsets"] = len(one.covered)
+            values[f"{name}/largest_kernel"] = one.kernel_size
+        self._file.write(step, metrics.HEADS, values)
+        kernels = ", ".join(
+            f"{one.layer} {one.kernel_size} x {one.kernel_size}"
+            if one.kernel_size
+            else f"{one.layer} none"
+            for one in layers
+        )
+        self.say(f"{self._where(step)}: largest kernel covered: {kernels}")
 
     def end(self, best: tuple[float, int]) -> None:
         """Say that all steps are done, and the best accuracy and its step."""

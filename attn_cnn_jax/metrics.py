@@ -14,6 +14,8 @@ import optax
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+HEADS = "heads"  # the split of records that count offsets and score nothing
+
 
 class Sums(struct.PyTreeNode):
     """Loss and correct answers summed over images, and how many images they are."""

@@ -15,8 +15,12 @@ from ml_collections import ConfigDict
 from attn_cnn_jax import checkpoint as checkpoint_lib
 from attn_cnn_jax import data, models, parallel
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.evaluate import evaluate, forward, make_eval_step
-from attn_cnn_jax.models.layers import sown_layers
+from attn_cnn_jax.evaluate import (
+    evaluate,
+    forward,
+    make_eval_step,
+    sown_by_layers,
+)
 
 
 class Run:
@@ -98,7 +102,7 @@ class Run:
     def at(self, checkpoint: str | int) -> "Run":
         """Return the run at another checkpoint, which shares data and program."""
         other = Run(self.workdir, checkpoint, self.config.dataset.data_dir)
-        for name in ("dataset", "model", "capture"):
+        for name in ("dataset", "model", "capture", "layers"):
             setattr(other, name, getattr(self, name))
         return other
 
@@ -108,7 +112,7 @@ class Run:
 
         uint8 images [B, H, W, C] and their indices int32 [B] in the test set.
         """
-        return jax.jit(lambda *batch: [probs for _, probs in self._sown(*batch)])
+        return jax.jit(lambda *batch: [probs for _, probs in self.sown(*batch)])
 
     @cached_property
     def layers(self) -> list[tuple[str, jax.ShapeDtypeStruct]]:
@@ -118,21 +122,25 @@ class Run:
         names: list[str] = []
 
         def sown(*batch: Any) -> list[Array]:
-            named = self._sown(*batch)
+            named = self.sown(*batch)
             names.extend(name for name, _ in named)
             return [probs for _, probs in named]
 
         shapes = jax.eval_shape(sown, self.variables, images, indices)
         return list(zip(names, shapes, strict=True))
 
-    def _sown(
-        self, variables: Any, images: Array, indices: Array
-    ) -> list[tuple[str, Array]]:
-        """Return (name, probabilities) of every layer, in evaluation mode."""
-        _, sown = self.forward(variables, images, indices, mutable=["intermediates"])
-        fields = self.config.model
-        return sown_layers(
-            sown.get("intermediates", {}), fields.name, fields.get("num_sweeps", 1)
+    def sown(
+        self, variables: Any, images: Array, indices: Array, **collection: str
+    ) -> list[tuple[str, Any]]:
+        """Return what every attention layer sows: `evaluate.sown_by_layers`."""
+        return sown_by_layers(
+            self.config,
+            self.model,
+            self.dataset,
+            variables,
+            images,
+            indices,
+            **collection,
         )
 
     def forward(

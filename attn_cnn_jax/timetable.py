@@ -95,5 +95,10 @@ class Timetable:
         """Return whether the variables are kept for the figures at `step`."""
         return self._epochs_end(step, self._config.snapshot_every_epochs)
 
+    def heads(self, step: int) -> bool:
+        """Return whether the offsets that heads cover are logged at `step`."""
+        every = self._config.log_heads_every_epochs
+        return step > 0 and self._epochs_end(step, every)
+
     def _epochs_end(self, step: int, every_epochs: int) -> bool:
         return every_epochs > 0 and step % (every_epochs * self.steps_per_epoch) == 0

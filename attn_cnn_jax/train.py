@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax import checkpoint, data, environment, models, optim, parallel
 from attn_cnn_jax import config as config_lib
+from attn_cnn_jax.covered_offsets import make_coverage
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.evaluate import make_evaluation
 from attn_cnn_jax.log import TrainLog
@@ -66,6 +67,9 @@ def train(
         feed = parallel.Feed(dataset.train, mesh, config.dataset.placement)
         train_block = parallel.compile_blocks(train_step, feed, due.longest_block)
         evaluate = make_evaluation(config, model, dataset, mesh)
+        heads = None
+        if config.log_heads_every_epochs:
+            heads = make_coverage(config, model, dataset, mesh)
         with TrainLog(workdir, config, due, run.step, run.interval) as log:
             log.begin(run.state.variables, mesh)
             result = {}
@@ -80,6 +84,9 @@ def train(
                         result = log.evaluated(run.step, evaluate(run.state.variables))
                     accuracy = result["accuracy"]
                     run.best = max(run.best, (accuracy, run.step))
+                if heads is not None and due.heads(run.step):
+                    with log.paused():
+                        log.heads(run.step, heads(run.state.variables))
                 is_best = run.best[1] == run.step
                 if stop_signal or is_best or due.checkpoint(run.step):
                     with log.paused():

@@ -86,10 +86,20 @@ def test_without_a_figure_all_that_the_run_shows_is_drawn(runs):
     folder = workdir / "analysis"
     files = {path.stem for path in folder.glob("*.png")}
     centers = {"centers", "centers_end", "centers_layer_1"}
-    assert files == centers | {"query", "query_mean", "average", "heads", "curves"}
+    assert files == centers | {
+        *("query", "query_mean", "average", "heads", "curves"),
+        *("closest_convolution", "convolution_epochs"),
+    }
     assert files == {path.stem for path in folder.glob("*.pdf")}
     table = json.loads((folder / "heads.json").read_text())
     assert len(table["heads"]) == 8
+    layers = json.loads((folder / "layers.json").read_text())
+    assert [(one["layer"], one["kernel_size"]) for one in layers] == [
+        (f"layer {number}", size) for number in (1, 2) for size in (1, 3)
+    ]
+    assert len((folder / "convolution_epochs.csv").read_text().splitlines()) == 5
+    for one in layers:  # as the text says it
+        assert f"{one['r_squared']:.4f}" in done.stdout
     assert "viewer.html (" in done.stdout and "2 checkpoints" in done.stdout
     assert "largest kernel covered" in done.stdout
 
@@ -123,6 +133,14 @@ REFUSED = {
     ),
     "checkpoint": (["--checkpoint=7000"], "has no checkpoint 7000"),
     "count": (["--figure=heads", "--num_images=0"], "--num_images=0"),
+    "kernels": (
+        ["--figure=closest_convolution", "--kernels=3,4"],
+        "kernel sizes are odd, from 1 on, not 3, 4.",
+    ),
+    "no kernels": (
+        ["--figure=closest_convolution", "--kernels=x"],
+        "--kernels=x; take",
+    ),
     "cap": (["--figure=viewer", "--viewer_max_mb=0.001"], "--viewer_max_mb"),
     "no runs": (["--workdirs=/nowhere/*", "--figure=curves"], "no folder matches"),
 }

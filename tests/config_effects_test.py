@@ -229,6 +229,7 @@ EFFECTS: dict[str, dict[str, tuple[Any, Callable, dict[str, str]]]] = {
         "evaluate_in_training_mode": (True, evaluation, {}),
         "steps_per_dispatch": (2, blocks, {}),
         "log_every_steps": (2, run, {}),
+        "log_heads_every_epochs": (2, run, {}),
         "checkpoint_every_steps": (2, run, {}),
         "checkpoints_to_keep": (1, run, {}),
         "snapshot_every_epochs": (1, run, {}),

@@ -127,6 +127,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "micro_batch_size": [-1, 33, 2.5, True],
         "matmul_precision": ["bfloat16", None, 32],
         "log_every_steps": [0, 2.5, HUGE],
+        "log_heads_every_epochs": [-1, 1.0, HUGE],
         "checkpoint_every_steps": [-1, "500", HUGE],
         "checkpoints_to_keep": [0, 1.0, HUGE],
         "snapshot_every_epochs": [-1, 50.0, HUGE],

@@ -11,10 +11,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from tqdm import tqdm
 
 from attn_cnn_jax.analysis.images import ChosenImages
+from attn_cnn_jax.covered_offsets import tokens_to_grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
 
@@ -226,23 +227,3 @@ class LazyMaps(Sequence[AttentionMaps]):
 
     def __iter__(self) -> Iterator[AttentionMaps]:
         return (self[index] for index in range(len(self)))
-
-
-def tokens_to_grid(
-    probs: Float[np.ndarray, "B N T T"], grid: tuple[int, int]
-) -> tuple[Float[np.ndarray, "B N Hq Wq Hk Wk"], Float[np.ndarray, "B N Hq Wq"] | None]:
-    """Return attention between patches on their grid, and the class token's mass.
-
-    Token 0 is the class token if there is one more than the grid has patches: it is
-    dropped as a query and as a key, and rows are not renormalised (they sum to 1 less
-    the mass). The mass is None where there is no such token.
-    """
-    height, width = grid
-    batch, num_heads, tokens, _ = probs.shape
-    extra = tokens - height * width
-    if extra not in (0, 1):
-        raise ValueError(f"{tokens} tokens are not a grid of {height} x {width}")
-    on_grid = probs[:, :, extra:, extra:].reshape(batch, num_heads, *grid, *grid)
-    if not extra:
-        return on_grid, None
-    return on_grid, probs[:, :, 1:, 0].reshape(batch, num_heads, *grid)

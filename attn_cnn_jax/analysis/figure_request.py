@@ -5,15 +5,28 @@ from functools import cached_property
 
 import numpy as np
 
+from attn_cnn_jax import checkpoint as checkpoint_lib
 from attn_cnn_jax.analysis.attention_maps import (
     AttentionMaps,
     MapBatches,
     attention_maps,
 )
-from attn_cnn_jax.analysis.heads import COVERING_MASS, HeadTable, head_statistics
+from attn_cnn_jax.analysis.closest_convolution import (
+    ConvolutionTable,
+    closest_convolutions,
+)
+from attn_cnn_jax.analysis.heads import (
+    HeadTable,
+    covered_offsets,
+    head_statistics,
+)
 from attn_cnn_jax.analysis.images import ChosenImages
 from attn_cnn_jax.analysis.pictures import parse_query, reading_order
+from attn_cnn_jax.covered_offsets import COVERING_MASS
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
+
+EPOCHS_KERNEL = 3  # whose R^2 is followed over the epochs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +38,9 @@ class FigureRequest:
     shows who attends to that pixel instead of what it attends to. `average` is the
     reading of the report's Eqn 4, `layer` (from 1) that of `centers_layer`. `reorder`
     sorts heads by the offset they look at. `threshold` is the mass from which an offset
-    is covered. What the figures share is computed once, when it is first needed.
+    is covered. `kernel_sizes` are those of the closest convolutions, which the width
+    decides where there are none. What the figures share is computed once, when it is
+    first needed.
     """
 
     run: Run
@@ -37,6 +52,7 @@ class FigureRequest:
     layer: int = 1
     reorder: bool = False
     threshold: float = COVERING_MASS
+    kernel_sizes: tuple[int, ...] = ()
 
     @cached_property
     def maps(self) -> AttentionMaps:
@@ -60,6 +76,35 @@ class FigureRequest:
         return head_statistics(self.batches, self.threshold)
 
     @cached_property
+    def convolutions(self) -> ConvolutionTable:
+        """The closest convolutions of every layer."""
+        [table] = closest_convolutions(self.run, self.kernel_sizes)
+        return dataclasses.replace(
+            table, coverage=covered_offsets(self.batches, self.threshold)
+        )
+
+    @cached_property
+    def convolution_epochs(self) -> list[ConvolutionTable]:
+        """The closest 3 x 3 convolutions of every layer, of every checkpoint."""
+        runs, sample = checkpoints(self.run), self.sample
+        if len(runs) < 2:
+            raise UserError(
+                f"{self.run.name} has one checkpoint and no snapshots of other epochs "
+                "(config.snapshot_every_epochs)."
+            )
+        tables = closest_convolutions(runs, [EPOCHS_KERNEL])
+        return [
+            dataclasses.replace(
+                table,
+                coverage=covered_offsets(
+                    MapBatches(run, sample.images, sample.names, sample.indices),
+                    self.threshold,
+                ),
+            )
+            for run, table in zip(runs, tables, strict=True)
+        ]
+
+    @cached_property
     def order(self) -> list[np.ndarray] | None:
         """The heads of every layer in reading order, None where they stay."""
         if not self.reorder:
@@ -72,3 +117,9 @@ class FigureRequest:
     def grid_query(self, maps: AttentionMaps) -> tuple[int, int]:
         """Return the query pixel on the grid of the maps."""
         return parse_query(self.query, maps.probs[0].shape[2:4])
+
+
+def checkpoints(run: Run) -> list[Run]:
+    """Return the run at its snapshots and at its checkpoint, in the order of steps."""
+    steps = sorted({*checkpoint_lib.snapshots(run.workdir), run.step})
+    return [run if step == run.step else run.at(step) for step in steps]

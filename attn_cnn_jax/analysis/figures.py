@@ -4,9 +4,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from attn_cnn_jax import checkpoint as checkpoint_lib
 from attn_cnn_jax.analysis import learned_positions, pictures, plots
-from attn_cnn_jax.analysis.figure_request import FigureRequest
+from attn_cnn_jax.analysis.figure_request import (
+    EPOCHS_KERNEL,
+    FigureRequest,
+    checkpoints,
+)
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
 
@@ -20,7 +23,7 @@ def available(run: Run) -> tuple[str, ...]:
     names = ["curves"]
     if run.layers:
         names += ["taps"] if _has_taps(run) else ["query", "query_mean", "average"]
-        names += ["heads", "viewer"]
+        names += ["heads", "closest_convolution", "convolution_epochs", "viewer"]
     if hasattr(layer, "gaussians"):
         names += ["centers", "centers_end", "centers_layer"]
     if hasattr(layer, "offset_scores"):
@@ -39,12 +42,6 @@ def draw(name: str, request: FigureRequest) -> Named:
             f"{', '.join(available(request.run))}."
         )
     yield from FIGURES[name](request)
-
-
-def checkpoints(run: Run) -> list[Run]:
-    """Return the run at its snapshots and at its checkpoint, in the order of steps."""
-    steps = sorted({*checkpoint_lib.snapshots(run.workdir), run.step})
-    return [run if step == run.step else run.at(step) for step in steps]
 
 
 def _query(request: FigureRequest) -> Named:
@@ -136,6 +133,17 @@ def _heads(request: FigureRequest) -> Named:
     yield "heads", plots.convolution_layers(table, title=title, noun=noun)
 
 
+def _closest_convolution(request: FigureRequest) -> Named:
+    table, title = request.convolutions, request.run.title
+    yield "closest_convolution", plots.closest_convolution(table, title=title)
+
+
+def _convolution_epochs(request: FigureRequest) -> Named:
+    tables, title = request.convolution_epochs, _name(request.run)
+    figure = plots.convolution_epochs(tables, kernel_size=EPOCHS_KERNEL, title=title)
+    yield "convolution_epochs", figure
+
+
 def _centers(request: FigureRequest) -> Named:
     runs = checkpoints(request.run)
     heads = [_gaussians(run) for run in runs]
@@ -202,6 +210,8 @@ FIGURES: dict[str, Callable[[FigureRequest], Named]] = {
     "taps": _taps,
     "positions": _positions,
     "heads": _heads,
+    "closest_convolution": _closest_convolution,
+    "convolution_epochs": _convolution_epochs,
 }
 ALL = (*FIGURES, "curves", "viewer", "ablation")  # what there is to show of runs
 

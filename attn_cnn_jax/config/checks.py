@@ -5,6 +5,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.fields import check_schema, require
+from attn_cnn_jax.config.model_blocks import RESNETS
 from attn_cnn_jax.config.model_checks import check_model
 from attn_cnn_jax.config.schema import base_config, optimizer
 from attn_cnn_jax.errors import UserError
@@ -26,6 +27,9 @@ def check(config: ConfigDict) -> None:
     _check_ranges(config)
     check_model(config.model)
     _check_micro_batches(config)
+    every, name = config.log_heads_every_epochs, config.model.name
+    wanted = f"0 for {name}, a network without attention"
+    require(not every or name not in RESNETS, "log_heads_every_epochs", every, wanted)
 
 
 def _check_optimizer(block: ConfigDict) -> None:
@@ -83,6 +87,7 @@ def _check_ranges(config: ConfigDict) -> None:
     for field in ("eval_every_epochs", "checkpoint_every_steps"):
         whole(field, 0)
     whole("snapshot_every_epochs", 0)
+    whole("log_heads_every_epochs", 0)
     whole("checkpoints_to_keep", 1)
     whole("seed", 0, 2**32)
     whole("dataset.crop_padding", 0, _LARGEST_PADDING)

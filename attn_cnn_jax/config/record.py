@@ -21,6 +21,7 @@ RESUMABLE = frozenset(
         "model.remat",
         "steps_per_dispatch",
         "log_every_steps",
+        "log_heads_every_epochs",
         "checkpoint_every_steps",
         "checkpoints_to_keep",
         "snapshot_every_epochs",
@@ -35,6 +36,7 @@ _LATER_FIELDS: dict[str, Any] = {
     "steps_per_dispatch": 1,
     "micro_batch_size": 0,
     "matmul_precision": "float32",
+    "log_heads_every_epochs": 0,
 }
 _LATER_FIELDS_OF: dict[str, dict[str, Any]] = {
     "sgd": {"nesterov": False},

@@ -51,6 +51,7 @@ def base_config() -> ConfigDict:
             "evaluate_in_training_mode": False,  # as the report's code did
             "steps_per_dispatch": 1,  # more save time between steps on an accelerator
             "log_every_steps": 10,
+            "log_heads_every_epochs": 0,  # the offsets that the layers cover
             "checkpoint_every_steps": 500,  # and at the end, and each new best
             "checkpoints_to_keep": 2,  # the newest ones; the best is kept besides
             "snapshot_every_epochs": 50,  # variables for the figures, all kept

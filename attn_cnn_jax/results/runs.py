@@ -193,6 +193,8 @@ def _read_series(path: pathlib.Path) -> dict[str, Series]:
     good: dict[str, dict[int, tuple[float, float, float]]] = {}
     broken = sum(map(bool, map(bytes.strip, lines))) - len(records)
     for record in records:
+        if record.get("split") == metrics.HEADS:
+            continue
         step, epoch = finite(record["step"]), finite(record.get("epoch"))
         accuracy, loss = finite(record.get("accuracy")), finite(record.get("loss"))
         if step is None or epoch is None or accuracy is None or accuracy > 1:

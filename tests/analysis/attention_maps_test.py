@@ -13,9 +13,9 @@ from attn_cnn_jax.analysis.attention_maps import (
     LazyMaps,
     MapBatches,
     attention_maps,
-    tokens_to_grid,
 )
 from attn_cnn_jax.analysis.images import choose_images
+from attn_cnn_jax.covered_offsets import tokens_to_grid
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
 

@@ -71,7 +71,8 @@ def assert_shows(drawn, figure, layers) -> None:
 def test_every_family_has_its_figures(family, make_run):
     run, names = make_run(family), ("curves",)
     if family != "resnet":
-        names = (*AVAILABLE[family], "heads", "curves", "viewer")
+        shared = ("heads", "closest_convolution", "convolution_epochs")
+        names = (*AVAILABLE[family], *shared, "curves", "viewer")
     assert figures.available(run) == names
     missing = min({"taps", "positions", "query"} - set(AVAILABLE[family]))
     message = f"no figure '{missing}'; it can show {', '.join(names)}.$"

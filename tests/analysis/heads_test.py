@@ -7,7 +7,8 @@ import weakref
 import numpy as np
 import pytest
 
-from attn_cnn_jax.analysis.heads import HeadTable, head_statistics, largest_kernel
+from attn_cnn_jax.analysis.heads import HeadTable, covered_offsets, head_statistics
+from attn_cnn_jax.covered_offsets import largest_kernel
 from attn_cnn_jax.errors import UserError
 
 GRID = (8, 9)  # R = 2, interior queries (2..5, 2..6)
@@ -178,6 +179,14 @@ def test_streaming_equals_all_at_once(heads):
     streamed = head_statistics(parts)
     assert streamed.num_images == whole.num_images == 7
     assert streamed.layers == whole.layers
+    covered = covered_offsets(parts, 0.05)
+    for layer in head_statistics(parts, 0.05).layers:
+        coverage = covered[layer.layer]
+        assert len(layer.covered) > 0
+        assert (coverage.covered, coverage.kernel_size) == (
+            layer.covered,
+            layer.kernel_size,
+        )
     for one, other in zip(streamed.heads, whole.heads, strict=True):
         assert (one.layer, one.head) == (other.layer, other.head)
         assert one.best_offset == other.best_offset

@@ -7,23 +7,21 @@ The definitions are in the docstring of `HeadStatistics`.
 """
 
 from attn_cnn_jax.analysis.heads.statistics import (
-    COVERING_MASS,
     HeadStatistics,
     HeadTable,
     LayerSummary,
+    covered_offsets,
     head_statistics,
-    largest_kernel,
 )
 from attn_cnn_jax.analysis.heads.write import as_text, write_csv, write_json
 
 __all__ = [
-    "COVERING_MASS",
     "HeadStatistics",
     "HeadTable",
     "LayerSummary",
     "as_text",
+    "covered_offsets",
     "head_statistics",
-    "largest_kernel",
     "write_csv",
     "write_json",
 ]

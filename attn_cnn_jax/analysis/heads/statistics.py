@@ -1,16 +1,14 @@
 """The numbers of a head: their definitions, and their sums over batches of images."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from jaxtyping import Float
 
 from attn_cnn_jax.analysis.attention_maps import AttentionMaps
-from attn_cnn_jax.analysis.heads.interior import Interior
+from attn_cnn_jax.covered_offsets import COVERING_MASS, Coverage, Interior, shares
 from attn_cnn_jax.errors import UserError
-
-COVERING_MASS = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +99,7 @@ def head_statistics(
         batches = [batches]
     if isinstance(batches, Iterator):
         raise TypeError("the batches are needed twice: give what can be iterated again")
-    if not 0 < threshold <= 1:
-        raise UserError(f"the threshold of a mass is {threshold}: take one of 0 to 1.")
+    _check_threshold(threshold)
     sums: list[_Sums | None] = []
     first: AttentionMaps | None = None
     num_images, varies = 0, False
@@ -142,20 +139,42 @@ def head_statistics(
     )
 
 
-def largest_kernel(covered: Collection[tuple[int, int]]) -> int:
-    """Return the largest odd K whose centred K x K offsets are covered, 0 if none."""
-    size = 1
-    while all(
-        (row, column) in covered
-        for row in range(-(size // 2), size // 2 + 1)
-        for column in range(-(size // 2), size // 2 + 1)
-    ):
-        size += 2
-    return max(size - 2, 0)
+def covered_offsets(
+    batches: Iterable[AttentionMaps], threshold: float = COVERING_MASS
+) -> dict[str, Coverage]:
+    """Return what each layer covers over all images of the batches, by its name.
+
+    It is what `head_statistics` says of the layers, without the other numbers of
+    their heads. A layer whose grid has no interior is left out.
+    """
+    _check_threshold(threshold)
+    means: dict[str, tuple[Interior, np.ndarray]] = {}
+    num_images = 0
+    for maps in batches:
+        num_images += len(maps.images)
+        for layer, (name, probs) in enumerate(
+            zip(maps.layers, maps.probs, strict=True)
+        ):
+            interior = Interior.of_shape(probs.shape)
+            if interior is None:
+                continue
+            mean = _weights(interior, maps, layer).mean(axis=0)
+            old = means[name][1] if name in means else mean
+            share = len(maps.images) / num_images
+            means[name] = interior, old + (mean - old) * share
+    return {
+        name: Coverage.of(name, interior.covered(mean, threshold))
+        for name, (interior, mean) in means.items()
+    }
+
+
+def _check_threshold(threshold: float) -> None:
+    if not 0 < threshold <= 1:
+        raise UserError(f"the threshold of a mass is {threshold}: take one of 0 to 1.")
 
 
 def _start(maps: AttentionMaps) -> "list[_Sums | None]":
-    interiors = [Interior.of(maps.kind, probs.shape) for probs in maps.probs]
+    interiors = [Interior.of_shape(probs.shape) for probs in maps.probs]
     if not any(interiors):
         grids = [
             p.shape[2:4] if maps.kind == "grid" else p.shape[1:3] for p in maps.probs
@@ -171,7 +190,7 @@ def _start(maps: AttentionMaps) -> "list[_Sums | None]":
 def _summary(
     name: str, interior: Interior, heads: list[HeadStatistics]
 ) -> LayerSummary:
-    covered = sorted({head.best_offset for head in heads if head.covers})
+    coverage = Coverage.of(name, (head.best_offset for head in heads if head.covers))
     return LayerSummary(
         layer=name,
         grid=interior.grid,
@@ -180,8 +199,8 @@ def _summary(
         num_keys=interior.num_keys,
         uniform_distance=float(interior.distances().mean()),
         num_heads=len(heads),
-        covered=tuple(covered),
-        kernel_size=largest_kernel(covered),
+        covered=coverage.covered,
+        kernel_size=coverage.kernel_size,
     )
 
 
@@ -191,7 +210,6 @@ class _Sums:
     def __init__(self, interior: Interior) -> None:
         self.interior = interior
         self._distances = interior.distances()
-        self._candidates = interior.candidates()
         self._mean: np.ndarray | float = 0.0  # [N, Hq, Wq, A, C]
         self._entropy: np.ndarray | float = 0.0
         self._differences: np.ndarray | float = 0.0
@@ -199,7 +217,7 @@ class _Sums:
 
     def add(self, maps: AttentionMaps, layer: int, num_images: int) -> None:
         """Add the images of a batch, with which there are `num_images`."""
-        weights = self.interior.weights(maps, layer)
+        weights = _weights(self.interior, maps, layer)
         here = len(maps.images)
         repeats = here / len(weights)  # a leading 1 stands for all images
         # A mean that moves, and not a sum, stays exactly itself where maps are equal.
@@ -220,7 +238,7 @@ class _Sums:
 
         A map that stands for all images is at distance 0, however many there are.
         """
-        weights = self.interior.weights(maps, layer)
+        weights = _weights(self.interior, maps, layer)
         self._differences += np.abs(weights - self._mean).sum(axis=(0, 2, 3, 4, 5)) / 2
 
     def statistics(
@@ -236,10 +254,8 @@ class _Sums:
         distances = np.einsum("nijac,ijac->n", mean, self._distances) / queries
         entropies = np.asarray(self._entropy) / samples
         differences = np.broadcast_to(self._differences / samples, num_heads)
-        masses = self._masses(mean) / queries
         statistics = []
-        for head in range(num_heads):
-            offset, mass = _best(masses[head])
+        for head, (offset, mass) in enumerate(self.interior.best_offsets(mean)):
             in_class = None
             if self._class_mass is not None:
                 in_class = float(self._class_mass[head] / samples)
@@ -259,22 +275,15 @@ class _Sums:
             )
         return statistics
 
-    def _masses(self, mean: np.ndarray) -> Float[np.ndarray, "N rows columns"]:
-        """Return the mass on every candidate offset, the sum over interior queries."""
-        rows, columns = self._candidates
-        by_row = np.einsum("nijac,ida->nijdc", mean, rows, optimize=True)
-        return np.einsum("nijdc,jec->nde", by_row, columns, optimize=True)
 
+def _weights(
+    interior: Interior, maps: AttentionMaps, layer: int
+) -> Float[np.ndarray, "B N Hq Wq A C"]:
+    """Return what the interior queries give every key: float64, a query's sum is 1.
 
-def _best(masses: Float[np.ndarray, "D D"]) -> tuple[tuple[int, int], float]:
-    """Return the candidate offset of the largest mass, the shortest of equal ones."""
-    radius = len(masses) // 2
-    span = range(-radius, radius + 1)
-    candidates = sorted(
-        ((row, column) for row in span for column in span), key=lambda d: np.hypot(*d)
-    )
-    values = np.array(
-        [masses[row + radius, column + radius] for row, column in candidates]
-    )
-    best = int(np.argmax(values))
-    return candidates[best], float(values[best])
+    A ViT's rows are renormalised over the patches; weights that are no probabilities
+    become shares |w| / sum |w|.
+    """
+    weights = interior.cut(maps.probs[layer]).astype(np.float64)
+    plain = maps.softmaxed and maps.class_mass is None
+    return weights if plain else shares(weights)

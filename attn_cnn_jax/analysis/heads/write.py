@@ -93,8 +93,8 @@ def as_text(table: HeadTable) -> str:
         parts.append(
             f"Too small a grid for these numbers: {', '.join(table.left_out)}."
         )
-    parts += ["", _aligned([title, *lines]), ""]
-    parts += [_aligned([(*layer_title, "largest kernel covered"), *layers])]
+    parts += ["", aligned([title, *lines]), ""]
+    parts += [aligned([(*layer_title, "largest kernel covered"), *layers])]
     return "\n".join(parts)
 
 
@@ -114,7 +114,7 @@ def _cells(head: HeadStatistics) -> tuple[str, ...]:
     )
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
+def aligned(lines: Sequence[Sequence[str]]) -> str:
     """Return aligned columns: the first to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(

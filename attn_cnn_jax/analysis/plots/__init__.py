@@ -12,6 +12,10 @@ from attn_cnn_jax.analysis.plots.centers import (
     centers_of_layers,
     centers_over_training,
 )
+from attn_cnn_jax.analysis.plots.closest_convolution import (
+    closest_convolution,
+    convolution_epochs,
+)
 from attn_cnn_jax.analysis.plots.convolutions import convolution_layers
 from attn_cnn_jax.analysis.plots.curves import learning_curves
 from attn_cnn_jax.analysis.plots.maps import (
@@ -36,6 +40,8 @@ __all__ = [
     "centers_of_layer",
     "centers_of_layers",
     "centers_over_training",
+    "closest_convolution",
+    "convolution_epochs",
     "convolution_layers",
     "error_against_sharpness",
     "hierarchical_attention",
