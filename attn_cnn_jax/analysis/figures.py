@@ -50,11 +50,16 @@ def _query(request: FigureRequest) -> Named:
     pick = pictures.key_attention if request.by_key else pictures.query_attention
     notes = [_CLASS_TOKEN] if maps.class_mass else []
     notes += ["column of the pixel: who attends to it"] if request.by_key else []
+    grids = [probs.shape[2:4] for probs in maps.probs]
+    queries = [pictures.on_grid(query, grids[0], grid) for grid in grids]
     for index, name, suffix in _shown(request):
         yield (
             f"query{suffix}",
             plots.attention_at_query(
-                [pick(_of_image(probs, index), query) for probs in maps.probs],
+                [
+                    pick(_of_image(probs, index), of_layer)
+                    for probs, of_layer in zip(maps.probs, queries, strict=True)
+                ],
                 query=query,
                 title=request.run.title,
                 layers=maps.layers,

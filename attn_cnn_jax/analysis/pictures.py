@@ -41,6 +41,17 @@ def parse_query(text: str, grid: tuple[int, int]) -> tuple[int, int]:
     return query
 
 
+def on_grid(
+    query: tuple[int, int], grid: tuple[int, ...], other: tuple[int, ...]
+) -> tuple[int, int]:
+    """Return the pixel of another grid under the middle of a pixel of the grid."""
+    row, column = (
+        (2 * pixel + 1) * to // (2 * of)
+        for pixel, of, to in zip(query, grid, other, strict=True)
+    )
+    return row, column
+
+
 def query_attention(
     probs: Float[np.ndarray, "*B Hq Wq Hk Wk"], query: tuple[int, int]
 ) -> Float[np.ndarray, "*B Hk Wk"]:
@@ -60,12 +71,17 @@ def mean_query_attention(
 ) -> tuple[Float[np.ndarray, "N Hk Wk"], ...]:
     """Return the mean over images of `query_attention`, for every layer.
 
-    The maps have to be of the kind "grid". One batch at a time is in memory.
+    The query is a pixel of the first layer's grid. The maps have to be of the kind
+    "grid". One batch at a time is in memory.
     """
     sums: list[np.ndarray] = []
     count = 0
     for maps in batches:
-        rows = [query_attention(probs, query) for probs in maps.probs]
+        grid = maps.probs[0].shape[2:4]
+        rows = [
+            query_attention(probs, on_grid(query, grid, probs.shape[2:4]))
+            for probs in maps.probs
+        ]
         sums = sums or [np.zeros(row.shape[1:]) for row in rows]
         for total, row in zip(sums, rows, strict=True):
             total += row.sum(axis=0, dtype=np.float64) * (len(maps.images) / len(row))

@@ -31,10 +31,10 @@ _MAX_BYTES = 256 * 2**20  # of the maps of a batch
 class LayerConvolutions:
     """The convolutions that are closest to an attention layer alone.
 
-    The layer maps `in_width` channels to `out_width` on a grid: from its own input to
-    its output, before residual, dense map and norm. They are fitted to the first
-    `num_images` test images and scored on as many others. `left_out`: kernel sizes that
-    the grid or the test set is too small for.
+    The layer maps `in_width` channels to `out_width`, which it has on `grid`, from its
+    own input to its output, before residual, dense map and norm. They are fitted to the
+    first `num_images` test images and scored on as many others. `left_out`: kernel
+    sizes that the grid or the test set is too small for.
     """
 
     layer: str
@@ -100,7 +100,8 @@ def closest_convolutions(
 @dataclasses.dataclass(frozen=True)
 class _Shapes:
     layer: str
-    grid: tuple[int, int]
+    grid: tuple[int, int]  # of the output
+    in_grid: tuple[int, int]
     in_width: int
     out_width: int
 
@@ -116,7 +117,7 @@ class _Plan:
 def _plan(shapes: _Shapes, wanted: Sequence[int], num_test_images: int) -> _Plan:
     """Choose the kernels of a layer, and the images that they are fitted to."""
     grid, width = shapes.grid, shapes.in_width
-    fitting = [size for size in range(1, min(grid) + 1, 2)]
+    fitting = [size for size in range(1, min(shapes.in_grid) + 1, 2)]
     default = [size for size in fitting if size**2 * width <= LARGEST_INPUT]
     pixels, half = grid[0] * grid[1], num_test_images // 2
 
@@ -166,7 +167,7 @@ class _Program:
         indices = np.zeros(2, np.int32)
         shapes = jax.eval_shape(sizes, run.variables, images, indices)
         self.layers = [
-            _Shapes(name, x.shape[1:3], x.shape[3], y.shape[3])
+            _Shapes(name, y.shape[1:3], x.shape[1:3], x.shape[3], y.shape[3])
             for name, (x, y) in zip(names, shapes, strict=True)
         ]
         per_image = sum(4 * a.size // len(images) for pair in shapes for a in pair)

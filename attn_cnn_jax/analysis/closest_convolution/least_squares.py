@@ -1,7 +1,8 @@
 """The convolution that is closest in least squares to what maps x to y.
 
 y[i, j] = bias + sum over offsets d of x[(i, j) + d] kernel[d], with the nearest pixel
-inside where (i, j) + d is outside. All sums are float64, on the host.
+inside where (i, j) + d is outside, and s (i, j) in place of (i, j) where y has every
+s-th pixel alone. All sums are float64, on the host.
 """
 
 import dataclasses
@@ -57,16 +58,20 @@ def offsets(kernel_size: int) -> list[tuple[int, int]]:
 
 
 def neighbourhoods(
-    x: Float[np.ndarray, "B H W D"], kernel_size: int
+    x: Float[np.ndarray, "B H W D"], kernel_size: int, grid: tuple[int, ...]
 ) -> Float[np.ndarray, "P F"]:
-    """Return the K x K pixels around each pixel, by `offsets` and then channel.
+    """Return the K x K pixels around each pixel of an output, by `offsets`, channel.
 
-    P = B H W rows of F = K K D. Beyond the border is the nearest pixel inside.
+    P = B h w rows of F = K K D. `grid` are the output's h x w pixels, every stride-th
+    of the H x W. Beyond the border is the nearest pixel inside.
     """
+    down, right = (-(-of // to) for of, to in zip(x.shape[1:3], grid, strict=True))
     reach, (height, width) = kernel_size // 2, x.shape[1:3]
     padded = np.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)), mode="edge")
     shifted = [
-        padded[:, reach + row : reach + row + height, reach + col : reach + col + width]
+        padded[
+            :, reach + row : reach + row + height, reach + col : reach + col + width
+        ][:, ::down, ::right]
         for row, col in offsets(kernel_size)
     ]
     return np.concatenate(shifted, axis=-1).reshape(-1, len(shifted) * x.shape[-1])
@@ -88,14 +93,14 @@ class LeastSquares:
         self._sum: np.ndarray = np.zeros(1)  # of each output
 
     def fit(
-        self, x: Float[np.ndarray, "B H W D"], y: Float[np.ndarray, "B H W E"]
+        self, x: Float[np.ndarray, "B H W D"], y: Float[np.ndarray, "B h w E"]
     ) -> None:
         """Add images that the convolutions are fitted to."""
         for part in _parts(x, self.sizes[-1]):
             self._fitted.add(x[part], y[part], self.sizes[-1])
 
     def score(
-        self, x: Float[np.ndarray, "B H W D"], y: Float[np.ndarray, "B H W E"]
+        self, x: Float[np.ndarray, "B H W D"], y: Float[np.ndarray, "B h w E"]
     ) -> None:
         """Add images that the convolutions are scored on."""
         self._solve()
@@ -144,9 +149,9 @@ class _Sums:
         self, x: np.ndarray, y: np.ndarray, size: int
     ) -> tuple[Float[np.ndarray, "P F"], Float[np.ndarray, "P E"]]:
         """Return neighbourhoods and outputs, float64, less the first means."""
-        x = x.astype(np.float64) - self._x_mean[None, None, None]
+        x, grid = x.astype(np.float64) - self._x_mean[None, None, None], y.shape[1:3]
         y = y.reshape(-1, y.shape[-1]).astype(np.float64) - self._y_mean[None]
-        return neighbourhoods(x, size), y
+        return neighbourhoods(x, size, grid), y
 
     def add(self, x: np.ndarray, y: np.ndarray, size: int) -> None:
         if not self._count:

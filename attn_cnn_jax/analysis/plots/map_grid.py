@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
+from attn_cnn_jax.analysis.pictures import on_grid
 from attn_cnn_jax.analysis.plots.page import (
     LINE,
     Page,
@@ -252,6 +253,8 @@ def _map(axes: Axes, grid: MapGrid, one: np.ndarray, low: float, high: float) ->
     rows, columns = one.shape
     axes.imshow(one, cmap=grid.cmap, vmin=low, vmax=high, aspect="auto")
     query = (rows // 2, columns // 2) if grid.offsets else grid.query
+    if query is not None and not grid.offsets:
+        query = on_grid(query, grid.maps[0].shape[1:], one.shape)
     if query is not None:
         axes.add_patch(_mark(query, (1.0, 1.0), "black" if grid.center else MARK))
     axes.set_xlabel(_under(one, grid), labelpad=1.5)

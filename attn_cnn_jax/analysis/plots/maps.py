@@ -33,10 +33,10 @@ def attention_at_query(
     """Draw where each head looks from one query pixel (report, Figs 3, 4, 8a, 20a ...).
 
     `maps`: for every layer [N, H, W], the probabilities of the key pixels, of one image
-    or the mean of several; layers may differ in their number of heads. `query`: (row,
-    column) of the grid, marked in every map and in `image` [H, W, C]. `title` names run
-    and checkpoint. `order`: for every layer the heads in the order to show them. Every
-    map has its own colour scale.
+    or the mean of several; layers may differ in their number of heads, and in their
+    grid. `query`: (row, column) of the first layer's grid, marked in every map and in
+    `image` [H, W, C]. `title` names run and checkpoint. `order`: for every layer the
+    heads in the order to show them. Every map has its own colour scale.
     """
     row, column = query
     return draw(
