@@ -101,7 +101,7 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
     },
     "prepare_data": {"command_line", "errors"},
-    "theory": {"command_line", "errors"},
+    "theory": {"analysis", "command_line", "data", "errors", "models"},
     "interop": {
         "run",
         "checkpoint",
@@ -125,8 +125,10 @@ ONLY = {
         "bench",
         "prepare_data",
         "interop",
+        "theory",
         "command_line",
     },
+    "scipy": {"theory"},
     "sklearn": {"data"},
     "google": {"data", "prepare_data"},  # protobuf's errors, out of TFDS
     "array_record": {"prepare_data"},

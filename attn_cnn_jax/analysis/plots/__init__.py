@@ -21,6 +21,7 @@ from attn_cnn_jax.analysis.plots.maps import (
     tap_weights,
 )
 from attn_cnn_jax.analysis.plots.page import save
+from attn_cnn_jax.analysis.plots.pixel_sums import PixelSum, pixel_sum
 from attn_cnn_jax.analysis.plots.schematics import (
     hierarchical_attention,
     normal_attention,
@@ -28,6 +29,7 @@ from attn_cnn_jax.analysis.plots.schematics import (
 
 __all__ = [
     "Figure",
+    "PixelSum",
     "ablated_accuracy",
     "attention_at_query",
     "average_attention",
@@ -38,6 +40,7 @@ __all__ = [
     "hierarchical_attention",
     "learning_curves",
     "normal_attention",
+    "pixel_sum",
     "position_scores",
     "save",
     "tap_weights",
