@@ -7,6 +7,7 @@ Either way the scores have four terms (paper, Eqs. 7 and 8). The layers compute 
 sum in fewer products; here each term is written as it is read. Axes as in `scores`.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -51,29 +52,29 @@ def sinusoids(positions: Any, width: int, dtype: Any) -> Float[Array, "n width"]
 
 
 def sinusoidal_encoding(
-    rows: Any, cols: Any, width: int, dtype: Any
+    axes: Sequence[Any], width: int, dtype: Any
 ) -> Float[Array, "m n width"]:
     """Encode places (row, column), or offsets: half of the width for each axis.
 
-    `rows` are m numbers and `cols` n. Raises a `ValueError` where four does not divide
-    the width.
+    `axes` are the m rows and the n columns. Raises a `ValueError` where four does not
+    divide the width.
     """
-    by_row, by_col = axis_sinusoids(rows, cols, width, dtype)
+    by_row, by_col = axis_sinusoids(axes, width, dtype)
     shape = (len(by_row), len(by_col), width // 2)
     by_row = jnp.broadcast_to(by_row[:, None], shape)
     return jnp.concatenate([by_row, jnp.broadcast_to(by_col[None], shape)], axis=-1)
 
 
 def axis_sinusoids(
-    rows: Any, cols: Any, width: int, dtype: Any
+    axes: Sequence[Any], width: int, dtype: Any
 ) -> tuple[Float[Array, "m half"], Float[Array, "n half"]]:
     """Return the two halves of `sinusoidal_encoding`: that of rows, that of columns."""
     if width % 4:
         raise ValueError(
             f"a sinusoidal encoding has a width of a multiple of 4, not {width}"
         )
-    half = width // 2
-    return sinusoids(rows, half, dtype), sinusoids(cols, half, dtype)
+    rows, cols = (sinusoids(positions, width // 2, dtype) for positions in axes)
+    return rows, cols
 
 
 def absolute_terms(
@@ -109,7 +110,7 @@ def relative_terms(
     Dai et al., 2019, section 3.3).
     """
     height, width, depth = x.shape[1:]
-    encoding = sinusoidal_encoding(*axis_offsets((height, width)), depth, x.dtype)
+    encoding = sinusoidal_encoding(axis_offsets((height, width)), depth, x.dtype)
     queries = jnp.einsum("bijd,dne->bijne", x, query_kernel)
     keys = jnp.einsum("bkld,dne->bklne", x, key_kernel)
     positions = jnp.einsum("pqd,dne->pqne", encoding, position_kernel)

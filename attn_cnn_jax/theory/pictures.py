@@ -5,8 +5,6 @@ can learn convolutional filters?"), computed: the matrices of one 3 x 3 kernel, 
 shifts and behind quadratic heads.
 """
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +16,7 @@ from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.scores import isotropic_axis_scores, sum_axes
 
 FILTERS = ("Sobel down", "Sobel right", "blur")
-SHIFTS = tuple(itertools.product((-1, 0, 1), repeat=2))
+SHIFTS = tuple((row, column) for row in (-1, 0, 1) for column in (-1, 0, 1))
 
 
 def filter_kernel() -> Float[np.ndarray, "9 3"]:

@@ -36,7 +36,7 @@ def encoding(row, col):
 
 def test_the_sinusoidal_encoding():
     rows, cols = np.arange(-2, 3), np.arange(7)
-    actual = score_terms.sinusoidal_encoding(rows, cols, DEPTH, "float64")
+    actual = score_terms.sinusoidal_encoding((rows, cols), DEPTH, "float64")
     wanted = [[encoding(row, col) for col in cols] for row in rows]
     np.testing.assert_allclose(actual, wanted, rtol=1e-12, atol=1e-14)
     # A shift is a rotation: the product of two places depends on their offset alone.
@@ -45,7 +45,7 @@ def test_the_sinusoidal_encoding():
     np.testing.assert_allclose(products[:-1, :-1], shifted[1:, 1:], rtol=1e-12)
     for width in (2, 6, 7):
         with pytest.raises(ValueError, match=f"multiple of 4, not {width}"):
-            score_terms.sinusoidal_encoding(rows, cols, width, "float64")
+            score_terms.sinusoidal_encoding((rows, cols), width, "float64")
     with pytest.raises(ValueError, match="not pairs"):
         score_terms.sinusoids(rows, 3, "float64")
 

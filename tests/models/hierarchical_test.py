@@ -255,7 +255,8 @@ STACKS = {
         encoder_block("absolute_learned"),
         (1, *GRID, WIDTH),
         lambda x, params: projected_by_hand(
-            x + params["attention"]["pixel_embeddings"][: GRID[0], : GRID[1]], params
+            x + params["attention"]["pixel_embeddings"][None, : GRID[0], : GRID[1]],
+            params,
         ),
     ),
     "transformer_xl": (

@@ -135,15 +135,15 @@ class SinusoidalAbsoluteAttention(AbsoluteAttention):
 
     def encoding(self, grid: tuple[int, int], width: int) -> Float[Array, "H W D"]:
         """Return the sinusoidal encoding of the grid."""
-        return sinusoidal_encoding(*map(jnp.arange, grid), width, self.param_dtype)
+        return sinusoidal_encoding([*map(jnp.arange, grid)], width, self.param_dtype)
 
     @classmethod
     def score_terms(
         cls, params: Mapping[str, Any], x: Float[Array, "B H W D"]
     ) -> ScoreTerms:
         """Return the four terms of the scores of pixels, from a layer's parameters."""
-        places = map(jnp.arange, x.shape[1:3])
-        encoding = sinusoidal_encoding(*places, x.shape[-1], x.dtype)
+        places = [*map(jnp.arange, x.shape[1:3])]
+        encoding = sinusoidal_encoding(places, x.shape[-1], x.dtype)
         kernels = _arrays(params, "query", "key")
         return absolute_terms(jnp.asarray(x), encoding, *kernels)
 
@@ -175,7 +175,7 @@ class TransformerXLAttention(EncodedAttention):
         # R folded: what meets the encodings of rows and of columns.
         folded = jnp.einsum("dne,cne->dnc", kernel, to_encoding)
         constant = jnp.einsum("ne,cne->nc", v, to_encoding)
-        tables = axis_sinusoids(*axis_offsets(x.shape[1:3]), width, self.param_dtype)
+        tables = axis_sinusoids(axis_offsets(x.shape[1:3]), width, self.param_dtype)
 
         def by_position(part: Array, first: Any) -> tuple[Array, Array]:
             return query_position_scores(part, folded, constant, *tables, height, first)
@@ -206,7 +206,7 @@ class TransformerXLAttention(EncodedAttention):
         """
         kernel = jnp.asarray(params["position_kernel"])
         width = kernel.shape[0]
-        encoding = sinusoidal_encoding(*axis_offsets(grid), width, kernel.dtype)
+        encoding = sinusoidal_encoding(axis_offsets(grid), width, kernel.dtype)
         heads = jnp.einsum("ne,cne->nc", params["position_bias"], kernel)
         return width**-0.5 * jnp.einsum("nc,pqc->npq", heads, encoding)
 
