@@ -109,15 +109,11 @@ class LearnedAbsoluteAttention(AbsoluteAttention):
 
     def encoding(self, grid: tuple[int, int], width: int) -> Float[Array, "H W D"]:
         """Return the upper left part of the table [max_position, max_position, D]."""
+        check_grid(grid, self.max_position)
         shape = (self.max_position, self.max_position, width)
         init = nn.initializers.normal(1.0)
         table = self.param("pixel_embeddings", init, shape, self.param_dtype)
         return table[: grid[0], : grid[1]]
-
-    def scores(self, x: Float[Array, "B H W D"], keys: Keys) -> tuple[Scores, Keys]:
-        """Return the scores of every image, and the keys that they are against."""
-        check_grid(x, self.max_position)
-        return super().scores(x, keys)
 
     @classmethod
     def score_terms(

@@ -74,11 +74,11 @@ def value_params(module: nn.Module, num_heads: int, width: int, dtype: Any):
     return kernel, module.param("value_bias", init, (width,), dtype)
 
 
-def check_grid(x: Float[Array, "B H W D"], max_position: int) -> None:
-    """Raise a `ValueError` where a table of `max_position` pixels an axis is small."""
-    if max(x.shape[1:3]) > max_position:
+def check_grid(grid: tuple[int, ...], max_position: int) -> None:
+    """Raise a `ValueError` where H x W pixels have no place in tables of positions."""
+    if max(grid) > max_position:
         raise ValueError(
-            f"a grid of {x.shape[1]} x {x.shape[2]} pixels is larger than "
+            f"a grid of {grid[0]} x {grid[1]} pixels is larger than "
             f"attention.max_position={max_position}"
         )
 

@@ -114,7 +114,7 @@ class LearnedPositionAttention(LearnedAttention):
 
     def scores(self, x: Float[Array, "B H W D"], keys: Keys) -> tuple[Scores, Keys]:
         """Return the row and the column term; keys are handed through."""
-        check_grid(x, self.max_position)
+        check_grid(x.shape[1:3], self.max_position)
         return self._axis_scores(x, self.position_dim), keys
 
 
@@ -144,7 +144,7 @@ class LearnedContentAttention(LearnedAttention):
 
     def scores(self, x: Float[Array, "B H W D"], keys: Keys) -> tuple[Scores, Keys]:
         """Return the scores of every image, and the keys that they are against."""
-        check_grid(x, self.max_position)
+        check_grid(x.shape[1:3], self.max_position)
         width = x.shape[-1]
         kernel, bias = self._projection("query", width)
         query = width**-0.5 * kernel, width**-0.5 * bias
