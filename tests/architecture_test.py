@@ -150,6 +150,7 @@ ONLY = {
         "theory",
         "command_line",
     },
+    "scipy": {"theory"},
     "sklearn": {"data"},
     "google": {"data", "prepare_data"},  # protobuf's errors, out of TFDS
     "array_record": {"prepare_data"},

@@ -226,7 +226,7 @@ def shapes_of(name: str, **fields) -> dict:
 
 # The owner of a kernel with more than two axes, and how many of these are inputs.
 INPUTS = {"value_kernel": 2, "query_kernel": 1, "key_kernel": 1, "conv": 3}
-INPUTS |= {"query": 1, "key": 1, "value": 1, "output": 2}
+INPUTS |= {"position_kernel": 1, "query": 1, "key": 1, "value": 1, "output": 2}
 
 
 @pytest.mark.parametrize("name", NETWORKS)

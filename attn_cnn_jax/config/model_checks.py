@@ -64,6 +64,9 @@ def _check_self_attention(model: ConfigDict) -> None:
     if getattr(layer, "halves_queries", False):
         wanted = "even: half of each query meets the rows, half the columns"
         require(model.width % 2 == 0, "model.width", model.width, wanted)
+    if getattr(layer, "is_sinusoidal", False):
+        wanted = "a multiple of 4: sines and cosines of rows and of columns"
+        require(model.width % 4 == 0, "model.width", model.width, wanted)
 
 
 def _check_heads(model: ConfigDict) -> None:

@@ -31,7 +31,7 @@ def quadratic_scores(
     rows: Int[Array, "Hq Hk"],
     cols: Int[Array, "Wq Wk"],
 ) -> Float[Array, "Hq Wq N Hk Wk"]:
-    """Score every offset d by -1/2 (d - center)^T precision (d - center), Eq. 8.
+    """Score every offset d by -1/2 (d - center)^T precision (d - center), Eq. 9.
 
     `rows` and `cols` are the offsets. Differs from the paper's u^T r_d by a constant of
     the head, which the softmax drops.
@@ -65,7 +65,7 @@ def isotropic_axis_scores(
 def table_axis_scores(
     embeddings: Float[Array, "P E"], head_keys: Float[Array, "E N"], length: int
 ) -> Float[Array, "N query key"]:
-    """Score by head_key . embedding[key - query] along one axis (paper, Eq. 9)."""
+    """Score by head_key . embedding[key - query] along one axis (section 4.3)."""
     by_offset = (embeddings @ head_keys).T  # [N, P]
     return by_offset[:, _table_index(embeddings, length)]
 
@@ -232,8 +232,8 @@ def query_position_scores(
     x: Float[Array, "B Hq W D"],
     query_kernel: Float[Array, "D N E"],
     query_bias: Float[Array, "N E"],
-    row_embeddings: Float[Array, "P half"],
-    col_embeddings: Float[Array, "P half"],
+    row_embeddings: Float[Array, "Pr half"],
+    col_embeddings: Float[Array, "Pc half"],
     height: int,
     first: Any = 0,
 ) -> tuple[Float[Array, "B Hq W N H"], Float[Array, "B Hq W N W"]]:

@@ -9,7 +9,7 @@ import sys
 from attn_cnn_jax import command_line
 from attn_cnn_jax.errors import UserError
 
-COMMANDS = ("convert", "error", "fit")
+COMMANDS = ("convert", "error", "fit", "pictures")
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ AVAILABLE = {
     "shared quadratic_nonisotropic": (*CENTERS, *GRID),
     "learned_wo_content": (*GRID, "positions"),
     "learned_w_content_v1": (*GRID, "positions"),
+    "transformer_xl": (*GRID, "positions"),
     "learned_w_content": GRID,
     "learned_query_position": GRID,
     "multi_head": GRID,

@@ -19,8 +19,11 @@ PIXELS = GRID[0] * GRID[1]
 RATE = 0.25
 QUICK = {"xla_backend_optimization_level": 0}  # compiles fast, runs once
 
-# The linear term of the report is in the column alone.
-SYMMETRIC = tuple(v for v in VARIANTS if not re.match("quadratic.*_report", v))
+# The linear term of the report is in the column alone; sinusoids of rows and of columns
+# are added to channels of their own.
+SYMMETRIC = tuple(
+    v for v in VARIANTS if not re.match("quadratic.*_report|absolute_sin", v)
+)
 # Their queries meet the tables of positions.
 QUERIED = ("learned_w_content", "learned_w_content_report", "learned_query_position")
 
@@ -142,7 +145,9 @@ def test_heads_drop_independently(attention):
     assert abs(all_dropped - RATE**2) < 0.03
 
 
-@pytest.mark.parametrize("attention", [v for v in VARIANTS if v.startswith("learned")])
+@pytest.mark.parametrize(
+    "attention", [v for v in VARIANTS if "max_position" in ATTENTIONS[v].fields]
+)
 def test_a_grid_larger_than_the_tables_is_refused(attention):
     config_model = self_attention(attention)
     config_model.update(width=16, num_layers=1, attention={"max_position": 4})
@@ -172,6 +177,11 @@ def test_transposed_images_and_parameters_give_the_transposed_output(attention, 
         turned["centers"] = params["centers"][:, ::-1]
     if attention.startswith("quadratic_nonisotropic"):
         turned["spreads"] = params["spreads"][:, ::-1]
+    if "pixel_embeddings" in params:
+        turned["pixel_embeddings"] = params["pixel_embeddings"].swapaxes(0, 1)
+    if "position_kernel" in params:
+        halves = params["position_kernel"]  # one for rows, one for columns
+        turned["position_kernel"] = np.roll(halves, width // 2, axis=0)
     if attention in QUERIED:
         # One half of a query meets the rows, the other the columns.
         for name in {"query_kernel", "query_bias", "key_kernel"} & set(params):

@@ -87,7 +87,7 @@ def test_quadratic_scores():
 
 
 def test_quadratic_scores_are_the_papers_up_to_a_constant():
-    # Eq. 8: u = -alpha (1, -2 c1, -2 c2) and r = (|d|^2, d1, d2); alpha = spread^2 / 2.
+    # Eq. 9: u = -alpha (1, -2 c1, -2 c2) and r = (|d|^2, d1, d2); alpha = spread^2 / 2.
     centers, spreads = drawn(0, HEADS, 2), drawn(1, HEADS)
 
     def score(head, query, key):

@@ -25,7 +25,11 @@ OWN_HEADS = sorted(set(ATTENTIONS) - {"multi_head"})
 # Of the original: these the other code has too.
 # One whose maps do not depend on the image, one that factorises them, one with content.
 KINDS = ["quadratic_nonisotropic", "learned_wo_content", "learned_w_content_report"]
-ORIGINALS = [name for name in OWN_HEADS if not name.endswith("_report")]
+ORIGINALS = [
+    name
+    for name in OWN_HEADS
+    if not name.endswith("_report") and name.startswith(("quadratic", "learned"))
+]
 
 
 def network(attention, num_heads, **fields):

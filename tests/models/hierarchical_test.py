@@ -251,6 +251,19 @@ STACKS = {
         (1, *GRID, WIDTH),
         projected_by_hand,
     ),
+    "absolute": (
+        encoder_block("absolute_learned"),
+        (1, *GRID, WIDTH),
+        lambda x, params: projected_by_hand(
+            x + params["attention"]["pixel_embeddings"][None, : GRID[0], : GRID[1]],
+            params,
+        ),
+    ),
+    "transformer_xl": (
+        encoder_block("transformer_xl"),
+        (2, *GRID, WIDTH),
+        lambda x, params: x,
+    ),
     "vit": (token_block, (2, 9, WIDTH), normalized_by_hand),
 }
 

@@ -81,7 +81,7 @@ def network_rules(model):
         ("embedding/.*", uniform(12)),
         (".*/attention/value_(kernel|bias)", uniform(heads * width)),
         (".*/attention/value_projection_kernel", uniform(width)),
-        (".*/attention/(query|key)_(kernel|bias)", uniform(width)),
+        (".*/attention/(query|key|content|position)_(kernel|bias)", uniform(width)),
         (".*/attention/(query|key|value)/.*", uniform(width)),
         (".*/attention/(row|col)_keys", uniform(position_dim or 1)),
         (".*_embeddings", normal(1.0)),

@@ -85,6 +85,10 @@ NETWORK_COUNTS = [
     ("learned_query_position", {}, 20_822_682),
     ("learned_w_content_v1", {}, 29_601_882),
     ("multi_head", {"num_heads": 8}, 6_331_482),
+    # 12,086,682 without scores; 6 layers of 2 or 3 kernels 400 x 9 x 400 and the rest.
+    ("absolute_sinusoidal", {}, 12_086_682 + 6 * 2_880_000),
+    ("absolute_learned", {}, 12_086_682 + 6 * (2_880_000 + 16 * 16 * 400)),
+    ("transformer_xl", {}, 12_086_682 + 6 * (4_320_000 + 2 * 9 * 400)),
     ("learned_wo_content", {"attention": {"position_dim": 8}}, 12_090_522),
     ("learned_w_content", {"share_weights": True}, 4_921_722),
     ("quadratic_isotropic", {"num_heads": 16}, 18_806_970),

@@ -159,7 +159,7 @@ def test_what_cannot_be_converted_is_refused(runs, tmp_path, tiny_config):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["prove"], "'prove' is no command; choose from convert, error, fit"),
+        (["prove"], "'prove' is no command; choose from convert, error, fit, pictures"),
         (["convert", "--output=X"], "give the run and the new one"),
     ],
 )

@@ -26,6 +26,7 @@ from attn_cnn_jax.analysis.plots.maps import (
 )
 from attn_cnn_jax.analysis.plots.page import save
 from attn_cnn_jax.analysis.plots.paths import paths_of_centers
+from attn_cnn_jax.analysis.plots.pixel_sums import PixelSum, pixel_sum
 from attn_cnn_jax.analysis.plots.schematics import (
     hierarchical_attention,
     normal_attention,
@@ -34,6 +35,7 @@ from attn_cnn_jax.analysis.plots.theorem import error_against_sharpness
 
 __all__ = [
     "Figure",
+    "PixelSum",
     "ablated_accuracy",
     "attention_at_query",
     "average_attention",
@@ -48,6 +50,7 @@ __all__ = [
     "learning_curves",
     "normal_attention",
     "paths_of_centers",
+    "pixel_sum",
     "position_scores",
     "save",
     "tap_weights",

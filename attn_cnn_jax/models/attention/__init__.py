@@ -12,6 +12,11 @@ from typing import Any, NamedTuple
 
 from flax import linen as nn
 
+from attn_cnn_jax.models.attention.encoded import (
+    LearnedAbsoluteAttention,
+    SinusoidalAbsoluteAttention,
+    TransformerXLAttention,
+)
 from attn_cnn_jax.models.attention.layer import (
     HeadlessAttention,
     Keys,
@@ -38,12 +43,15 @@ __all__ = [
     "BUILT_IN",
     "HeadlessAttention",
     "Keys",
+    "LearnedAbsoluteAttention",
     "LearnedContentAttention",
     "LearnedPositionAttention",
     "MultiHeadAttention",
     "Parameter",
     "PixelAttention",
     "QuadraticAttention",
+    "SinusoidalAbsoluteAttention",
+    "TransformerXLAttention",
     "add_attention",
     "layer_class",
     "never",
@@ -117,5 +125,8 @@ add_attention(
     max_position=16,
     position_dim=400,
 )
+add_attention("absolute_learned", LearnedAbsoluteAttention, max_position=16)
+add_attention("absolute_sinusoidal", SinusoidalAbsoluteAttention)
+add_attention("transformer_xl", TransformerXLAttention)
 add_attention("multi_head", MultiHeadAttention)
 BUILT_IN = frozenset(ATTENTIONS)  # their fields have ranges; a user's own have none

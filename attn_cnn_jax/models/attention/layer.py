@@ -77,6 +77,15 @@ def value_params(
     return kernel, module.param("value_bias", init, shape[2:], dtype)
 
 
+def check_grid(grid: tuple[int, ...], max_position: int) -> None:
+    """Raise a `ValueError` where H x W pixels have no place in tables of positions."""
+    if max(grid) > max_position:
+        raise ValueError(
+            f"a grid of {grid[0]} x {grid[1]} pixels is larger than "
+            f"attention.max_position={max_position}"
+        )
+
+
 def probs_of_rows(
     scores: Scores, first: Any, count: int
 ) -> Float[Array, "B1 rows Wq N Hk Wk"]:

@@ -1,6 +1,6 @@
 """Attention scored by learned relative positions, without or with content."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -8,11 +8,17 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from attn_cnn_jax.models.attention.content import (
+    PositionScores,
+    folding_pays,
+    scores_of_rows,
+)
 from attn_cnn_jax.models.attention.layer import (
     Keys,
     Parameter,
     PixelAttention,
     Scores,
+    check_grid,
     never,
     once_a_key,
     once_a_pair_of_columns,
@@ -21,16 +27,10 @@ from attn_cnn_jax.models.attention.layer import (
 )
 from attn_cnn_jax.models.initializers import torch_kernel, torch_uniform
 from attn_cnn_jax.models.scores import (
-    content_scores,
-    folded_content_scores,
     projected_keys,
     query_position_scores,
     table_axis_scores,
 )
-
-# (rows of pixels, the first of them on the grid) -> scores by the row and the column of
-# the key: [B or 1, rows, Wq or 1, N, Hk], [B or 1, rows or 1, Wq, N, Wk].
-PositionScores = Callable[[Array, Any], tuple[Array, Array]]
 
 
 class LearnedAttention(PixelAttention):
@@ -60,13 +60,6 @@ class LearnedAttention(PixelAttention):
             projection = self.param(name, init, shape, self.param_dtype)
             kernel = jnp.einsum("nde,nef->ndf", projection, kernel)
         return kernel, bias
-
-    def _check_grid(self, x: Array) -> None:
-        if max(x.shape[1:3]) > self.max_position:
-            raise ValueError(
-                f"a grid of {x.shape[1]} x {x.shape[2]} pixels is larger than "
-                f"attention.max_position={self.max_position}"
-            )
 
     def _embeddings(self, position_dim: int) -> tuple[Array, Array]:
         shape = (2 * self.max_position - 1, position_dim)
@@ -121,7 +114,7 @@ class LearnedPositionAttention(LearnedAttention):
 
     def scores(self, x: Float[Array, "B H W D"], keys: Keys) -> tuple[Scores, Keys]:
         """Return the row and the column term; keys are handed through."""
-        self._check_grid(x)
+        check_grid(x.shape[1:3], self.max_position)
         return self._axis_scores(x, self.position_dim), keys
 
 
@@ -151,33 +144,20 @@ class LearnedContentAttention(LearnedAttention):
 
     def scores(self, x: Float[Array, "B H W D"], keys: Keys) -> tuple[Scores, Keys]:
         """Return the scores of every image, and the keys that they are against."""
-        self._check_grid(x)
+        check_grid(x.shape[1:3], self.max_position)
         width = x.shape[-1]
         kernel, bias = self._projection("query", width)
         query = width**-0.5 * kernel, width**-0.5 * bias
-        folding = _folding_pays(x)
         key_kernel: Any = None
         if self.content:
             # Its bias never matters (see content_scores); it is counted and decays.
             key_kernel, _ = self._projection("key", width)
             if keys is None:  # where they are folded they are the pixels themselves
-                keys = x if folding else projected_keys(x, key_kernel)
+                keys = x if folding_pays(x) else projected_keys(x, key_kernel)
         by_position = self._position_scores(x, *query)
-        queries, pixels = self._turned(x), None if keys is None else self._turned(keys)
-
-        def of_rows(first: Any, count: int) -> Array:
-            part = jax.lax.dynamic_slice_in_dim(queries, first, count, axis=1)
-            by_row, by_col = by_position(part, first)
-            if folding and pixels is not None:
-                return folded_content_scores(
-                    part, pixels, *query, key_kernel, (by_row, by_col)
-                )
-            scores = by_row[..., :, None] + by_col[..., None, :]
-            if pixels is None:
-                return scores
-            return scores + content_scores(part, pixels, *query)
-
-        return of_rows, keys
+        pixels = None if keys is None else self._turned(keys)
+        queries = self._turned(x)
+        return scores_of_rows(queries, pixels, query, key_kernel, by_position), keys
 
     def _turned(self, pixels: Array) -> Array:
         """Return the pixels that the scores of pixel (i, j) and (k, l) are of."""
@@ -235,9 +215,3 @@ class LearnedContentAttentionV1(LearnedContentAttention):
             return by_row[None, :, None], by_col[None, None]
 
         return of_rows
-
-
-def _folding_pays(x: Array) -> bool:
-    """Compare W_q W_k^T, D^3 a head, with the keys, D^2 a head and pixel."""
-    batch, height, width, depth = x.shape
-    return batch * height * width > depth
