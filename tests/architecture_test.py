@@ -113,6 +113,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "prepare_data": {"command_line", "errors"},
     "theory": {
+        "covered_offsets",
         "run",
         "parallel",
         "analysis",

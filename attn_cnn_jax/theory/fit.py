@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_cnn_jax.analysis.heads import COVERING_MASS
+from attn_cnn_jax.covered_offsets import COVERING_MASS
 from attn_cnn_jax.models.attention import QuadraticAttention
 from attn_cnn_jax.models.scores import isotropic_axis_scores
 from attn_cnn_jax.theory.problem import Problem, convolve
