@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from attn_cnn_jax.models.scores import mix, relative_offsets
+from attn_cnn_jax.theory import dimensions
 
 _MARGIN = 1.01  # of the exact sharpness, for scores that were themselves rounded
 _LARGEST_DISTANCE = 2.0**16  # pixels along an axis
@@ -60,10 +61,9 @@ def quadratic_encoding(grid: tuple[int, int]) -> Float[Array, "rows columns 3"]:
 
     Offset (row, column) stands at [row + H - 1, column + W - 1].
     """
-    rows = jnp.arange(1 - grid[0], grid[0], dtype=float)[:, None]
-    cols = jnp.arange(1 - grid[1], grid[1], dtype=float)[None]
-    parts = (rows**2 + cols**2, rows + 0 * cols, 0 * rows + cols)
-    return jnp.stack(parts, axis=-1)
+    rows, cols = (np.arange(1.0 - length, length) for length in grid)
+    encoding = dimensions.quadratic_encoding(rows, cols)
+    return jnp.asarray(encoding.reshape(len(rows), len(cols), 3))
 
 
 def quadratic_vectors(
