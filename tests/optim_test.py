@@ -302,11 +302,13 @@ def test_decay_exclude_names_what_does_not_decay(name):
     assert free == {"bias", "value_kernel"}
 
 
-@pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_it_learns_and_resumes_where_it_was(name, tiny_config, tmp_path):
-    """84 steps; the last 14 of them again, from the checkpoint before them."""
+def test_it_learns_and_resumes_where_it_was(tiny_config, tmp_path):
+    """84 steps; the last 14 of them again, from the checkpoint before them.
+
+    Muon keeps Adam's state, too, for what is no matrix.
+    """
     config = tiny_config(num_epochs=6, eval_every_epochs=6)
-    config.optimizer = config_lib.optimizer(name)
+    config.optimizer = config_lib.optimizer("muon")
     config.optimizer.learning_rate = 0.03
     config.update(checkpoint_every_steps=70, log_every_steps=14)
     config_lib.check(config)

@@ -126,8 +126,10 @@ def small_model(family):
     return model
 
 
-BOTH_DTYPES = ["quadratic_isotropic", "learned_w_content", "resnet"]
-REPORTS = [
+FAMILIES = [
+    "quadratic_isotropic",
+    "learned_w_content",
+    "resnet",
     "learned_w_content_report ha",
     "san pairwise",
     "san patchwise",
@@ -135,8 +137,8 @@ REPORTS = [
     "vit report",
     "vit standard ha",
 ]
-CASES = [(family, "float32", 1e-5) for family in BOTH_DTYPES]
-CASES += [(family, "float64", 1e-10) for family in BOTH_DTYPES + REPORTS]
+CASES = [("quadratic_isotropic", "float32", 1e-5)]
+CASES += [(family, "float64", 1e-10) for family in FAMILIES]
 
 
 @pytest.mark.parametrize("family, dtype, tolerance", CASES)
@@ -150,9 +152,8 @@ def test_eight_devices_train_like_one(family, dtype, tolerance, tiny_config):
     user = dtype == "float32" and config.model.name == "self_attention"
     with jax.enable_x64(dtype == "float64"), optimised(user):
         start = off_the_kinks(begin(config))
-        steps = 5 if family in REPORTS else 10
-        one, _ = run_steps(config, parallel.make_mesh(jax.devices()[:1]), steps, start)
-        eight, _ = run_steps(config, parallel.make_mesh(), steps, start)  # 13 each
+        one, _ = run_steps(config, parallel.make_mesh(jax.devices()[:1]), 5, start)
+        eight, _ = run_steps(config, parallel.make_mesh(), 5, start)  # 13 each
 
     def compare(a, b):
         scale = max(np.abs(a).max(), 1e-6)  # a bias without effect stays about 0

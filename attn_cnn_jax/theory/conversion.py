@@ -78,6 +78,7 @@ def convert(
     config.model, variables = networks.as_attention(
         model, run.variables, sharpness=sharpness, encoding=encoding
     )
+    variables = jax.device_get(variables)
     refuse_misfits(config, variables, "the converted network does not fit its config")
     checkpoint_lib.write_variables(target, config, variables)
     kernels = networks.kernels(run.variables)

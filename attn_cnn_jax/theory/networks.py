@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 from ml_collections import ConfigDict
@@ -97,8 +96,7 @@ def _nested(leaves: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
 def _attention(kernel: Any, encoding: str, sharpness: float | None) -> dict[str, Any]:
     size, features = kernel.shape[:2], kernel.shape[3]
     layer = ConvolutionalAttention(features, size, encoding=encoding)
-    params = attention_params(layer, kernel, sharpness=sharpness)
-    return jax.tree.map(np.asarray, params)
+    return attention_params(layer, kernel, sharpness=sharpness)
 
 
 def _convolution(name: str, layer: Mapping[str, Any], encoding: str) -> dict[str, Any]:

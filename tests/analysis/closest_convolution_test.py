@@ -245,7 +245,7 @@ def test_images_are_enough_for_the_coefficients():
     """A layer of the paper's networks: 16 x 16 pixels, 400 channels."""
 
     def planned(sizes, num_test_images, width=400):
-        shapes = layers._Shapes("layer 1", (16, 16), width, 400)
+        shapes = layers._Shapes("layer 1", (16, 16), (16, 16), width, 400)
         plan = layers._plan(shapes, sizes, num_test_images)
         return plan.sizes, plan.num_images, plan.left_out
 

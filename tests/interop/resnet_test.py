@@ -32,8 +32,6 @@ def resnet_names(blocks, convolutions):
         ("resnet18", (2, 2, 2, 2), 2),
         ("resnet34", (3, 4, 6, 3), 2),
         ("resnet50", (3, 4, 6, 3), 3),
-        ("resnet101", (3, 4, 23, 3), 3),
-        ("resnet152", (3, 8, 36, 3), 3),
     ],
 )
 def test_every_resnet_has_the_originals_names(name, blocks, convolutions):

@@ -14,6 +14,7 @@ from flax import traverse_util
 from attn_cnn_jax import models
 from attn_cnn_jax.config import san_hierarchical, self_attention, vit
 from attn_cnn_jax.models.attention import ATTENTIONS, learned
+from attn_cnn_jax.models.attention.content import folding_pays
 from attn_cnn_jax.models.encoder import EncoderBlock, apply_layer, make_blocks
 from attn_cnn_jax.models.san import Bottleneck
 from attn_cnn_jax.models.scores import (
@@ -391,7 +392,7 @@ def test_an_image_alone_is_scored_like_the_same_image_twice(attention, x64, quic
     stack = Stack(encoder_block(attention), 2)
     x = jnp.asarray(np.random.default_rng(5).normal(size=(1, *GRID, WIDTH)))
     twice = jnp.concatenate([x, x])
-    assert not learned._folding_pays(x) and learned._folding_pays(twice)
+    assert not folding_pays(x) and folding_pays(twice)
     params = draw(jax.eval_shape(stack.init, jax.random.key(0), x))["params"]
     cotangent = np.random.default_rng(6).normal(size=x.shape)
 

@@ -212,7 +212,8 @@ def test_count_of_a_network(attention, changes, count):
 def test_every_model_and_attention_of_the_schema_exists():
     official = {name for name, _ in IMAGENET_COUNTS}
     names = {"self_attention", "vit", "san", "san_hierarchical", *official}
-    assert set(models.MODELS) == names | {*RESNET_COUNTS}
+    resnets = {*RESNET_COUNTS, *(f"{name}_as_attention" for name in RESNET_COUNTS)}
+    assert set(models.MODELS) == names | resnets
     assert set(_CHECKS) == set(models.MODELS)
     for attention in ATTENTIONS:
         assert config_lib.self_attention(attention).attention.name == attention

@@ -94,7 +94,7 @@ def test_gradients_are_those_of_the_convolution(encoding, convolve, x64):
         kernel, padding="zero", strides=(2, 1), encoding=encoding
     )
     loss = lambda variables, x: jnp.square(layer.apply(variables, x)).sum()  # noqa: E731
-    of_variables, of_x = jax.grad(loss, (0, 1))(variables, x)
+    of_variables, of_x = jax.jit(jax.grad(loss, (0, 1)))(variables, x)
 
     def plain(kernel, x):
         y = jax.lax.conv_general_dilated(
@@ -106,12 +106,12 @@ def test_gradients_are_those_of_the_convolution(encoding, convolve, x64):
         )
         return jnp.square(y).sum()
 
-    of_kernel, wanted = jax.grad(plain, (0, 1))(jnp.asarray(kernel), x)
+    of_kernel, wanted = jax.jit(jax.grad(plain, (0, 1)))(jnp.asarray(kernel), x)
     np.testing.assert_allclose(of_x, wanted, atol=1e-10)
     values = of_variables["params"]["attention"]["value_kernel"]
     np.testing.assert_allclose(values.reshape(kernel.shape), of_kernel, atol=1e-10)
     soft, softer = theory.convolution_as_attention(kernel, sharpness=1.0)
-    moves = jax.grad(lambda v: jnp.square(soft.apply(v, x)).sum())(softer)
+    moves = jax.jit(jax.grad(lambda v: jnp.square(soft.apply(v, x)).sum()))(softer)
     assert np.abs(moves["params"]["attention"]["centers"]).min() > 1e-6
 
 
