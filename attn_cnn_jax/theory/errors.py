@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 from attn_cnn_jax.theory.construction import convolution_as_attention
-from attn_cnn_jax.theory.lemmas import attention_of_shifts, error_bound
+from attn_cnn_jax.theory.lemmas import error_bound
+from attn_cnn_jax.theory.problem import convolve
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,7 @@ class ErrorCurve:
 
 
 def error_curves(
-    kernel: Float[np.ndarray, "Kh Kw D E"],
+    kernel: Float[np.ndarray, "K K D E"],
     x: Float[np.ndarray, "B H W D"],
     sharpness: Sequence[float],
     dtypes: Sequence[str] = ("float64", "float32", "bfloat16"),
@@ -37,24 +38,14 @@ def error_curves(
     curves = []
     grid, largest = x.shape[1:3], float(np.abs(x).max())
     for dtype in dtypes:
-        rounded = x.astype(jnp.dtype(dtype))
+        rounded = jnp.asarray(x, dtype)
         params = kernel if dtype == "float64" else kernel.astype(np.float32)
-        wanted = _convolution(rounded.astype(np.float64), params.astype(np.float64))
+        wanted = convolve(np.asarray(rounded, np.float64), params.astype(np.float64))
         errors, bounds = [], []
         for one in sharpness:
             layer, variables = convolution_as_attention(params, sharpness=one)
             y = np.asarray(layer.apply(variables, rounded), np.float64)
-            errors.append(float(np.abs(y - wanted).max()))
+            errors.append(float(np.abs(y - np.asarray(wanted)).max()))
             bounds.append(error_bound(params, one, grid, dtype, largest))
         curves.append(ErrorCurve(dtype, tuple(sharpness), tuple(errors), tuple(bounds)))
     return curves
-
-
-def _convolution(
-    x: Float[np.ndarray, "B H W D"], kernel: Float[np.ndarray, "Kh Kw D E"]
-) -> Float[np.ndarray, "B H W E"]:
-    """Return the convolution by Lemma 1, which knows no sharpness."""
-    layer, _ = convolution_as_attention(kernel)
-    offsets = jnp.asarray(layer.taps, jnp.float64)
-    values = jnp.asarray(kernel).reshape(-1, *kernel.shape[2:])
-    return np.asarray(attention_of_shifts(jnp.asarray(x), offsets, values))

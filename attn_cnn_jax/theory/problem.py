@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from attn_cnn_jax import data
 from attn_cnn_jax.config import base_config
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.models.attention.convolutional import Axis
 
 GRID = 8  # pixels, the side of the crops
 CHANNELS = 32  # of the output of a random kernel
@@ -76,10 +77,10 @@ def convolve(
     """Return the convolution of images whose border pixels are repeated outside.
 
     Where a tap is outside it reads the nearest pixel inside, as does a sharp head.
-    Kernel [i, j] belongs to the offset (i, j) - K // 2, key minus query.
+    Kernel [i, j] belongs to the offset (i, j) - (K - 1) // 2, key minus query.
     """
-    half = kernel.shape[0] // 2
-    padded = jnp.pad(x, ((0, 0), (half, half), (half, half), (0, 0)), mode="edge")
+    reach = Axis(kernel.shape[0]).reach
+    padded = jnp.pad(x, ((0, 0), reach, reach, (0, 0)), mode="edge")
     return jax.lax.conv_general_dilated(
         padded,
         jnp.asarray(kernel),

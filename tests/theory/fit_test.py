@@ -87,15 +87,17 @@ def test_the_sentence_and_the_row_follow_the_numbers(found):
     assert "kernel that are not 0, from step 0 on" in result.sentence()
 
 
-def test_the_border_is_repeated():
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_border_is_repeated(size):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 5, 6, 2)).astype(np.float32)
-    kernel = rng.normal(size=(3, 3, 2, 4)).astype(np.float32)
+    kernel = rng.normal(size=(size, size, 2, 4)).astype(np.float32)
     expected = np.zeros((2, 5, 6, 4), np.float32)
     for i, j in np.ndindex(5, 6):
-        for down, right in np.ndindex(3, 3):
+        for taps in np.ndindex(size, size):
+            down, right = (tap + 1 - (size - 1) // 2 for tap in taps)
             key = np.clip(i + down - 1, 0, 4), np.clip(j + right - 1, 0, 5)
-            expected[:, i, j] += x[:, key[0], key[1]] @ kernel[down, right]
+            expected[:, i, j] += x[:, key[0], key[1]] @ kernel[taps]
     np.testing.assert_allclose(
         problem_lib.convolve(x, kernel), expected, rtol=1e-4, atol=1e-5
     )

@@ -12,13 +12,17 @@ import pytest
 
 from attn_cnn_jax import checkpoint, models
 from attn_cnn_jax import config as config_lib
+from attn_cnn_jax.analysis import figures
 from attn_cnn_jax.analysis.attention_maps import MapBatches
+from attn_cnn_jax.analysis.closest_convolution import closest_convolutions
+from attn_cnn_jax.analysis.figure_request import FigureRequest
 from attn_cnn_jax.analysis.heads import head_statistics
+from attn_cnn_jax.analysis.images import choose_images
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.flops import paper_flops
 from attn_cnn_jax.models.resnet import ResidualBlock, attention
 from attn_cnn_jax.run import Run
-from attn_cnn_jax.theory.conversion import convert
+from attn_cnn_jax.theory.conversion import agreement, convert
 from attn_cnn_jax.theory.networks import as_attention, as_convolutions
 
 
@@ -98,6 +102,24 @@ def test_its_heads_are_analysed_like_any_other(runs):
     assert sizes["stem"] == 3 and sizes["stage 2 block 1 shortcut"] == 1
 
 
+def test_its_layers_have_figures_and_closest_convolutions(runs):
+    """Grids of 8 x 8 to 1 x 1, and layers that skip every other query."""
+    run = Run(runs[1])
+    chosen = choose_images(run.dataset, ["0"])
+    request = FigureRequest(run, chosen, chosen, query="5,2")
+    [(_, figure)] = figures.draw("query", request)
+    shown = {axes.get_label(): axes for axes in figure.axes}
+    for layer, query in (("stem", (5, 2)), ("stage 2 block 1 layer 2", (2, 1))):
+        axes = shown[f"{layer}, head 1"]
+        key = np.argwhere(axes.images[0].get_array() > 0.5)[0]
+        np.testing.assert_array_equal(key, np.array(query) - 1)  # its first tap
+        corner = axes.patches[-1].get_xy()
+        np.testing.assert_allclose(corner, np.array(query[::-1]) - 0.5)
+    [table] = closest_convolutions(run, [1])
+    scores = {one.layer: one.r_squared(1) for one in table.layers}
+    assert 1 - scores["stage 2 block 1 shortcut"] < 1e-10 > scores["stem"] - 0.999
+
+
 def test_back_to_convolutions(runs):
     """The operations that the papers count are the same, and so is the way back."""
     before, after = Run(runs[0]), Run(runs[1])
@@ -136,6 +158,9 @@ def test_a_soft_copy_is_another_network_and_trains(runs, tmp_path):
     soft = convert(runs[0], tmp_path / "soft", sharpness=1.0)
     assert "(not one-hot)" in str(soft)
     run = Run(tmp_path / "soft")
+    compared = agreement(Run(runs[0]), run, num_images=130)
+    assert compared.num_images == 130 > compared.same
+    assert compared.largest_difference > 1e-2
     assert np.abs(logits(run) - logits(Run(runs[0]))).max() > 1e-2
     with pytest.raises(UserError, match="1_conv: its heads are not one-hot"):
         as_convolutions(run.config.model, run.variables)
@@ -161,6 +186,7 @@ def test_what_cannot_be_converted_is_refused(runs, tmp_path, tiny_config):
     [
         (["prove"], "'prove' is no command; choose from convert, error, fit, pictures"),
         (["convert", "--output=X"], "give the run and the new one"),
+        (["error", "--size=40"], "--size=40 is larger than the images of digits"),
     ],
 )
 def test_mistakes_on_the_command_line(arguments, message):
