@@ -7,7 +7,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 from absl import app, flags, logging
@@ -52,8 +52,10 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     A `UserError` or `ModelError`, from the flags or from `main`, and what the system
     refuses (an `OSError`) is printed without a traceback and the exit status is 2.
     """
-    logging.set_verbosity(logging.ERROR)  # TFDS and Orbax warn of what is no trouble
+    # Of what TFDS and Orbax tell, pages in part, our own messages say what matters.
+    logging.set_verbosity(logging.FATAL)
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
+    sys.unraisablehook = _print_unraisable
     try:
         app.run(_without_arguments(main), flags_parser=_parse_flags)
     except (UserError, ModelError, OSError) as error:
@@ -72,6 +74,15 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     except KeyboardInterrupt:  # where no training was there to stop in order
         sys.exit(130)
     sys.exit(0)
+
+
+def _print_unraisable(unraisable: Any) -> None:
+    """Print what nobody can catch, but for the threads of a save that has failed.
+
+    That is told in a line; hundreds of them then find the loop of its events closed.
+    """
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
 
 
 def _distributed() -> bool:

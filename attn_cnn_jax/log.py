@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import math
 import pathlib
 import sys
@@ -15,13 +14,15 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from attn_cnn_jax import metrics, models, parallel
+from attn_cnn_jax import models, parallel, records, signals
 from attn_cnn_jax.covered_offsets import Coverage
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.metrics import Sums
+from attn_cnn_jax.records import Records
 from attn_cnn_jax.timetable import Timetable
 
 _SECONDS_BETWEEN_LINES = 15.0
+_SECONDS_UNREAD = 5.0  # after which a loss that is not finite is noticed at the latest
 
 
 class TrainLog:
@@ -29,7 +30,8 @@ class TrainLog:
 
     It keeps the sums of the steps until they are computed, adds up those of an interval
     (`interval`: of the steps since the last record) and measures images/s. Opened at
-    the step that a run continues from. Only process 0 writes and prints.
+    the step that a run continues from, with the `mark` that its checkpoint has of the
+    records. Only process 0 writes and prints.
     """
 
     def __init__(
@@ -39,15 +41,16 @@ class TrainLog:
         due: Timetable,
         step: int,
         interval: Sums,
+        mark: Mapping[str, Any] | None = None,
     ) -> None:
         self.interval = interval
         self._workdir, self._config, self._due = workdir, config, due
         self._step = self._recorded = step  # of the last sums read; of the last record
         self._unread: list[tuple[list[Sums], int]] = []
         self._first = True
-        self._time = self._last_line = time.perf_counter()
+        self._time = self._last_line = self._last_read = time.perf_counter()
         self._enabled = jax.process_index() == 0
-        self._file = MetricsFile(workdir, step, enabled=self._enabled)
+        self._records = Records(workdir, step, mark, enabled=self._enabled)
         self._bar = tqdm(
             total=due.num_steps,
             initial=step,
@@ -62,7 +65,7 @@ class TrainLog:
 
     def __exit__(self, *unused: object) -> None:
         self._bar.close()
-        self._file.close()
+        self._records.close()
 
     def begin(self, variables: Mapping[str, Any], mesh: Mesh) -> None:
         """Say what is trained, on what, and from which step on."""
@@ -78,13 +81,14 @@ class TrainLog:
     def add(self, sums: list[Sums], count: int) -> None:
         """Take the sums of the next `count` steps, which may still be computed.
 
-        Where a logging interval ended before them, what was added earlier is read while
-        the device has these to compute.
+        Where a logging interval ended before them, or nothing was read for some time,
+        what was added earlier is read while the device has these to compute.
         """
         if self._first:  # the first call compiled, which is not training
             self._first, self._time = False, time.perf_counter()
         begin = self._step + sum(count for _, count in self._unread)
-        if self._due.last_record(begin) > self._step:
+        waited = time.perf_counter() - self._last_read
+        if self._due.last_record(begin) > self._step or waited > _SECONDS_UNREAD:
             self.read()
         self._unread.append((sums, count))
 
@@ -95,6 +99,7 @@ class TrainLog:
         is not finite.
         """
         unread, self._unread = self._unread, []
+        self._last_read = time.perf_counter()
         fetched = jax.device_get([sums for sums, _ in unread])
         last = self._due.last_record(self._step + sum(count for _, count in unread))
         rate = self._images_per_second(last) if last > self._step else 0.0
@@ -127,7 +132,7 @@ class TrainLog:
             "learning_rate": self._due.learning_rate(self._step),
             "images_per_second": rate,
         }
-        self._file.write(self._step, "train", values)
+        self._records.write(self._step, "train", values)
         self._bar.set_postfix_str(
             f"loss {means['loss']:.3f}, accuracy {means['accuracy']:.3f}, "
             f"{rate:.3g} images/s"
@@ -152,7 +157,7 @@ class TrainLog:
         for split, result in results.items():
             if not self._first:
                 values = {"epoch": step / self._due.steps_per_epoch, **result}
-                self._file.write(step, split, values)
+                self._records.write(step, split, values)
             self.say(
                 f"{self._where(step)}: {split} accuracy {result['accuracy']:.4f}, "
                 f"loss {result['loss']:.4f} ({result['images']:,} images)"
@@ -166,7 +171,7 @@ class TrainLog:
             name = one.layer.replace(" ", "_")
             values[f"{name}/covered_offsets"] = len(one.covered)
             values[f"{name}/largest_kernel"] = one.kernel_size
-        self._file.write(step, metrics.HEADS, values)
+        self._records.write(step, records.HEADS, values)
         kernels = ", ".join(
             f"{one.layer} {one.kernel_size} x {one.kernel_size}"
             if one.kernel_size
@@ -182,12 +187,17 @@ class TrainLog:
             f"step {best[1]}; results in {self._workdir}"
         )
 
+    def sync(self) -> dict[str, Any]:
+        """Bring all records to the disk; return what a checkpoint keeps of them."""
+        self._records.sync()
+        return self._records.mark()
+
     def say(self, line: str) -> None:
-        """Print a line above the bar."""
+        """Print a line above the bar, if there is still somebody who can read it."""
         if self._enabled:
             self._last_line = time.perf_counter()
-            self._bar.write(line, file=sys.stdout)
-            sys.stdout.flush()
+            with self._bar.external_write_mode(file=sys.stdout):
+                signals.tell(line)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -199,50 +209,3 @@ class TrainLog:
 
     def _where(self, step: int) -> str:
         return f"epoch {step / self._due.steps_per_epoch:.4g}, step {step}"
-
-
-class MetricsFile:
-    """`metrics.jsonl` (one object a line) and TensorBoard events of a workdir.
-
-    Opened at the step that a run continues from: what was written after it is dropped,
-    so that each step stands there once. With `enabled=False` nothing is written.
-    """
-
-    def __init__(self, workdir: pathlib.Path, step: int, *, enabled: bool) -> None:
-        self._lines = self._events = None
-        if not enabled:
-            return
-        from tensorboardX import SummaryWriter
-
-        path = workdir / "metrics.jsonl"
-        _keep_until(path, step)
-        self._lines = path.open("a", encoding="utf-8")
-        self._events = SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1)
-
-    def write(self, step: int, split: str, values: Mapping[str, int | float]) -> None:
-        """Write a line {"step", "split", values...} and the same as scalars."""
-        if self._lines is None or self._events is None:
-            return
-        record = {"step": step, "split": split, **values}
-        self._lines.write(json.dumps(record) + "\n")
-        self._lines.flush()
-        for name, value in values.items():
-            self._events.add_scalar(f"{split}/{name}", value, step)
-
-    def close(self) -> None:
-        """Close both, flushed."""
-        if self._lines is not None and self._events is not None:
-            self._lines.close()
-            self._events.close()
-
-
-def _keep_until(path: pathlib.Path, step: int) -> None:
-    """Drop what a metrics file says of steps after `step`, and broken lines."""
-    if not path.exists():
-        return
-    kept = [record for record in metrics.read(path.parent) if record["step"] <= step]
-    rewritten = path.with_suffix(".jsonl.new")
-    rewritten.write_text(
-        "".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8"
-    )
-    rewritten.replace(path)

@@ -27,6 +27,11 @@ _WORKDIR = flags.DEFINE_string(
 _INIT_FROM = flags.DEFINE_string(
     "init_from", None, "Workdir whose model and last variables a new run starts from."
 )
+_RESTART = flags.DEFINE_bool(
+    "restart",
+    False,
+    "Begin anew where a run has lost its checkpoints, over its records.",
+)
 _MODE = flags.DEFINE_enum(
     "mode", "train", ["train", "evaluate"], "Train (or continue), or score again."
 )
@@ -73,10 +78,10 @@ def main() -> int:
     _join_cluster()
     parallel.set_arithmetic(config)
     try:
-        train.train(config, workdir)
+        train.train(config, workdir, restart=_RESTART.value)
     except signals.Stopped as stopped:
         if jax.process_index() == 0:
-            print(f"{stopped}, saved; the same command continues from there.")
+            signals.tell(f"{stopped}, saved; the same command continues from there.")
         return 128 + stopped.signal_number
     return 0
 

@@ -1,9 +1,6 @@
-"""Sums that are divided once, and the records that a run wrote of them."""
+"""Sums over images that are divided once."""
 
 import itertools
-import json
-import os
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +10,6 @@ import numpy as np
 import optax
 from flax import struct
 from jaxtyping import Array, Float, Int
-
-HEADS = "heads"  # the split of records that count offsets and score nothing
 
 
 class Sums(struct.PyTreeNode):
@@ -74,17 +69,3 @@ class Sums(struct.PyTreeNode):
     def means(self) -> dict[str, float]:
         """Return mean loss in nats and accuracy in [0, 1]."""
         return {"loss": self.loss / self.count, "accuracy": self.correct / self.count}
-
-
-def read(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """Return the records of a run's `metrics.jsonl` but for broken lines."""
-    path = pathlib.Path(workdir) / "metrics.jsonl"
-    records = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(record, dict) and isinstance(record.get("step"), int):
-            records.append(record)
-    return records

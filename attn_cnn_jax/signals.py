@@ -1,11 +1,22 @@
-"""Stopping a run in order: SIGTERM and Ctrl-C."""
+"""Stopping a run in order: SIGTERM, Ctrl-C and the end of its terminal (SIGHUP)."""
 
+import contextlib
 import os
 import signal
+import sys
 from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
+
+
+def tell(line: str) -> None:
+    """Print a line, or nothing any more where the terminal or pipe is gone."""
+    try:
+        print(line, flush=True)
+    except OSError:  # a run goes on, and its end must not fail on what is left to write
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Stopped(Exception):
@@ -19,19 +30,23 @@ class Stopped(Exception):
 
 
 class StopSignals:
-    """SIGTERM and Ctrl-C as a flag that the loop reads after each block of steps.
+    """SIGTERM, SIGHUP and Ctrl-C as a flag, read after each block of steps.
 
-    With several processes JAX's own notice makes all of them stop after the same block;
-    Ctrl-C is passed on to it.
+    With several processes JAX's own notice of SIGTERM makes all of them stop after the
+    same block; the others are passed on to it. Where SIGHUP is ignored (nohup) it
+    stays so.
     """
 
     def __enter__(self) -> "StopSignals":
         self._received = self._asked = 0
         self._many = jax.process_count() > 1
         self._before = {}
-        for number in (
-            (signal.SIGINT,) if self._many else (signal.SIGINT, signal.SIGTERM)
-        ):
+        numbers = [signal.SIGINT]
+        if not self._many:
+            numbers.append(signal.SIGTERM)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
             self._before[number] = signal.signal(number, self._on_signal)
         return self
 

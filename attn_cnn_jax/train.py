@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import os
 import pathlib
-import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,14 +43,20 @@ class Progress:
     state: TrainState
     best: tuple[float, int]  # the highest accuracy of an evaluation, and its step
     interval: Sums  # of the steps since the last record of the log
+    mark: dict[str, Any] | None = None  # of the records, as the checkpoint knows them
 
 
 def train(
-    config: ConfigDict, workdir: str | os.PathLike, *, mesh: Mesh | None = None
+    config: ConfigDict,
+    workdir: str | os.PathLike,
+    *,
+    mesh: Mesh | None = None,
+    restart: bool = False,
 ) -> dict[str, int | float]:
     """Train `config` in `workdir`, or continue there, and return the last evaluation.
 
-    Raises `Stopped` (the state is saved) or a `UserError` that says what to change.
+    With `restart` a run whose checkpoints are gone begins anew over its records. Raises
+    `Stopped` (the state is saved) or a `UserError` that says what to change.
     """
     config_lib.check(config)
     workdir, mesh = pathlib.Path(workdir), mesh or parallel.make_mesh()
@@ -62,7 +67,7 @@ def train(
     optimizer = optim.make_optimizer(config.optimizer, due.schedule)
     draw = functools.partial(initial_state, config, model, optimizer, dataset)
     with StopSignals() as stop, checkpoint.Checkpoints(workdir, config, keep) as saved:
-        run = _continue_or_begin(config, workdir, saved, due, draw, mesh)
+        run = _continue_or_begin(config, workdir, saved, due, draw, mesh, restart)
         train_step = make_train_step(config, model, optimizer, dataset, mesh)
         feed = parallel.Feed(dataset.train, mesh, config.dataset.placement)
         train_block = parallel.compile_blocks(train_step, feed, due.longest_block)
@@ -70,7 +75,7 @@ def train(
         heads = None
         if config.log_heads_every_epochs:
             heads = make_coverage(config, model, dataset, mesh)
-        with TrainLog(workdir, config, due, run.step, run.interval) as log:
+        with TrainLog(workdir, config, due, run.step, run.interval, run.mark) as log:
             log.begin(run.state.variables, mesh)
             result = {}
             while run.step < due.num_steps:
@@ -88,15 +93,16 @@ def train(
                     with log.paused():
                         log.heads(run.step, heads(run.state.variables))
                 is_best = run.best[1] == run.step
-                if stop_signal or is_best or due.checkpoint(run.step):
-                    with log.paused():
-                        _save(run, log.interval, due.num_images, accuracy, saved)
                 if due.snapshot(run.step):
                     saved.save_snapshot(run.step, run.state.variables)
+                is_last = stop_signal or run.step == due.num_steps
+                if is_last or is_best or due.checkpoint(run.step):
+                    with log.paused():
+                        save = saved.save_surely if is_last else saved.save
+                        save(*_state_to_save(run, log, due.num_images, accuracy))
                 if stop_signal:
                     raise Stopped(stop_signal, run.step)
             result = result or log.evaluated(run.step, evaluate(run.state.variables))
-            saved.wait()  # it is complete when it says so
             log.end(run.best)
             return result
 
@@ -186,6 +192,7 @@ def _continue_or_begin(
     due: Timetable,
     draw: Callable[..., TrainState],
     mesh: Mesh,
+    restart: bool,
 ) -> Progress:
     """Return the progress in the newest checkpoint, or that of a run that begins.
 
@@ -194,6 +201,7 @@ def _continue_or_begin(
     """
     shapes = jax.eval_shape(draw)  # what cannot be built writes nothing
     origin = None if checkpoint.is_resumable(workdir) else _origin(config, shapes)
+    saved.lock()
     if jax.process_index() == 0:
         checkpoint.write_config(workdir, config)
         start: dict[str, Any] = {"arithmetic": parallel.arithmetic(config, mesh)}
@@ -207,7 +215,8 @@ def _continue_or_begin(
         shapes,
     )
     found = saved.restore(
-        (placed.variables, {"step": placed.step, "opt_state": placed.opt_state})
+        (placed.variables, {"step": placed.step, "opt_state": placed.opt_state}),
+        restart=restart,
     )
     if found is None:
         given = () if origin is None else (origin.variables,)
@@ -239,6 +248,7 @@ def _continued(
         TrainState(training["step"], found.variables, training["opt_state"]),
         (best["accuracy"], best["step"]),
         Sums(*found.progress["interval"]),
+        found.progress.get("records"),
     )
 
 
@@ -259,21 +269,21 @@ def _origin(config: ConfigDict, shapes: TrainState) -> checkpoint.Checkpoint | N
     return dataclasses.replace(origin, variables=variables)
 
 
-def _save(
-    run: Progress,
-    interval: Sums,
-    num_images: int,
-    accuracy: float | None,
-    saved: checkpoint.Checkpoints,
-) -> None:
-    """Begin to save a training, with its accuracy where it has just been evaluated."""
+def _state_to_save(
+    run: Progress, log: TrainLog, num_images: int, accuracy: float | None
+) -> tuple[Any, ...]:
+    """Return what `Checkpoints.save` takes, after the records of its steps are safe.
+
+    `accuracy` is that of the state, where it has just been evaluated.
+    """
     progress = {
         "train_images": num_images,
         "best": {"accuracy": run.best[0], "step": run.best[1]},
-        "interval": [interval.loss, interval.correct, interval.count],
+        "interval": [log.interval.loss, log.interval.correct, log.interval.count],
+        "records": log.sync(),
     }
     training = {"step": run.state.step, "opt_state": run.state.opt_state}
-    saved.save(run.step, run.state.variables, training, progress, accuracy)
+    return run.step, run.state.variables, training, progress, accuracy
 
 
 def _refuse_other_config(config: ConfigDict, workdir: pathlib.Path) -> None:
@@ -282,8 +292,6 @@ def _refuse_other_config(config: ConfigDict, workdir: pathlib.Path) -> None:
     changed = [] if old is None else config_lib.differences(old, config)
     if changed and checkpoint.is_resumable(workdir):
         raise _other_run(workdir, changed)
-    if changed and jax.process_index() == 0:
-        shutil.rmtree(workdir / "snapshots", ignore_errors=True)
 
 
 def _other_run(workdir: pathlib.Path, changed: list[str]) -> UserError:

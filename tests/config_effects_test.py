@@ -12,7 +12,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax import data, evaluate, metrics, models, optim, parallel, train
+from attn_cnn_jax import data, evaluate, models, optim, parallel, records, train
 from attn_cnn_jax.config import (
     base_config,
     check,
@@ -184,7 +184,7 @@ def run(config: ConfigDict, workdir: Path) -> dict[str, Any]:
     kept = sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
     snapshots = workdir / "snapshots"
     return {
-        "lines": [(line["step"], line["split"]) for line in metrics.read(workdir)],
+        "lines": [(line["step"], line["split"]) for line in records.read(workdir)],
         "checkpoints": kept,
         "snapshots": sorted(p.name for p in snapshots.iterdir())
         if snapshots.exists()

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from attn_cnn_jax import checkpoint, data, metrics, models, parallel, train
+from attn_cnn_jax import checkpoint, data, models, parallel, records, train
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.analysis.attention_maps import MapBatches
 from attn_cnn_jax.analysis.heads import head_statistics
@@ -19,7 +19,7 @@ SQUARE = [(row, column) for row in (-1, 0, 1) for column in (-1, 0, 1)]
 
 def heads_of(workdir) -> dict[int, dict]:
     """The records of heads by step."""
-    lines = metrics.read(workdir)
+    lines = records.read(workdir)
     return {line["step"]: line for line in lines if line["split"] == "heads"}
 
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from attn_cnn_jax import checkpoint, data, metrics, models, optim, signals, train
+from attn_cnn_jax import checkpoint, data, models, optim, records, signals, train
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.analysis.pruning import prune
 from attn_cnn_jax.errors import UserError
@@ -52,7 +52,7 @@ def test_it_starts_with_the_variables_and_nothing_else(origin, new_config, tmp_p
     assert_same(start.variables, checkpoint.load(origin).variables)
     last = checkpoint.load(tmp_path / "run")
     assert last.step == 14 and last.config.init_from == str(origin)
-    lines = metrics.read(tmp_path / "run")
+    lines = records.read(tmp_path / "run")
     assert [line["step"] for line in lines if line["split"] == "test"] == [7, 14]
     file = tmp_path / "run" / "environment.jsonl"
     (line,) = map(json.loads, file.read_text().splitlines())

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from attn_cnn_jax import checkpoint, metrics
+from attn_cnn_jax import checkpoint, records
 
 ROOT = pathlib.Path(__file__).parent.parent
 NUM_STEPS = 42
@@ -66,7 +66,7 @@ def kill_when(process: subprocess.Popen, ready) -> None:
 
 
 def training_steps(workdir: pathlib.Path) -> list[int]:
-    return [line["step"] for line in metrics.read(workdir) if line["split"] == "train"]
+    return [line["step"] for line in records.read(workdir) if line["split"] == "train"]
 
 
 def resumable(workdir: pathlib.Path) -> list[int]:
@@ -79,8 +79,8 @@ def assert_ended_alike(killed: pathlib.Path, whole: pathlib.Path) -> None:
     assert a.step == b.step == NUM_STEPS
     jax.tree.map(np.testing.assert_array_equal, a.variables, b.variables)
     assert training_steps(killed) == list(range(1, NUM_STEPS + 1))
-    evaluations = [line for line in metrics.read(killed) if line["split"] == "test"]
-    assert evaluations == [m for m in metrics.read(whole) if m["split"] == "test"]
+    evaluations = [line for line in records.read(killed) if line["split"] == "test"]
+    assert evaluations == [m for m in records.read(whole) if m["split"] == "test"]
 
 
 @pytest.fixture(scope="module")

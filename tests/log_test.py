@@ -1,106 +1,13 @@
-"""What a training writes and says: records, speed, and files that survive a crash."""
-
-import json
+"""What a training writes and says, and when: its records, its speed, its lines."""
 
 import jax
 import numpy as np
 import pytest
 
-from attn_cnn_jax import log, metrics
-from attn_cnn_jax.log import MetricsFile, TrainLog
+from attn_cnn_jax import log, records
+from attn_cnn_jax.log import TrainLog
 from attn_cnn_jax.metrics import Sums
 from attn_cnn_jax.timetable import Timetable
-
-
-def write(workdir, first: int, last: int) -> None:
-    file = MetricsFile(workdir, first, enabled=True)
-    for step in range(first + 1, last + 1):
-        file.write(step, "train", {"loss": step / 7, "accuracy": 0.5})
-    file.write(last, "test", {"accuracy": 0.25})
-    file.close()
-
-
-def test_a_line_is_an_object_and_all_scalars_are_events(tmp_path):
-    write(tmp_path, 0, 3)
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    first = {"step": 1, "split": "train", "loss": 1 / 7, "accuracy": 0.5}
-    assert json.loads(lines[0]) == first and len(lines) == 4
-    last = {"step": 3, "split": "test", "accuracy": 0.25}
-    assert json.loads(lines[-1]) == last
-    assert metrics.read(tmp_path) == [json.loads(line) for line in lines]
-    scalars = events(tmp_path)
-    assert scalars["train/loss", 2] == pytest.approx(2 / 7)
-    assert scalars["test/accuracy", 3] == pytest.approx(0.25)
-    assert len(scalars) == 7
-
-
-def events(workdir) -> dict[tuple[str, int], float]:
-    """(tag, step) -> value of every scalar in TensorBoard's record files."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    scalars = {}
-    for path in sorted((workdir / "tensorboard").iterdir()):
-        content = path.read_bytes()
-        while content:
-            size = int.from_bytes(content[:8], "little")  # then 4 bytes of checksum
-            event = Event.FromString(content[12 : 12 + size])
-            content = content[12 + size + 4 :]
-            for value in event.summary.value:
-                scalars[value.tag, event.step] = value.simple_value
-    return scalars
-
-
-def test_what_was_written_shows_while_the_run_goes_on(tmp_path):
-    file = MetricsFile(tmp_path, 0, enabled=True)
-    file.write(1, "train", {"loss": 2.0})
-    assert [line["loss"] for line in metrics.read(tmp_path)] == [2.0]
-    file.close()
-
-
-def test_reopened_at_a_step_it_drops_what_is_later(tmp_path):
-    write(tmp_path, 0, 6)
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(path.read_text() + '{"step": 2, "split": "tra')  # a crash
-    assert len(metrics.read(tmp_path)) == 7
-    write(tmp_path, 4, 5)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    seen = [(line["step"], line["split"]) for line in lines]
-    train = [(step, "train") for step in range(1, 6)]
-    assert seen == [*train, (5, "test")]
-    assert [p.name for p in tmp_path.glob("metrics*")] == ["metrics.jsonl"]
-
-
-def test_a_complete_last_line_without_its_line_break_is_kept_whole(tmp_path):
-    write(tmp_path, 0, 2)
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(path.read_text().rstrip("\n"))
-    write(tmp_path, 2, 3)
-    assert [line["step"] for line in metrics.read(tmp_path)] == [1, 2, 2, 3, 3]
-
-
-@pytest.mark.parametrize("garbage", ["12\n", "null\n", '"step"\n', "[]\n", "{}\n"])
-def test_a_line_that_is_not_a_record_does_not_stop_a_run(tmp_path, garbage):
-    write(tmp_path, 0, 2)
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(garbage + path.read_text())
-    write(tmp_path, 2, 3)
-    assert [line["step"] for line in metrics.read(tmp_path)] == [1, 2, 2, 3, 3]
-
-
-def test_a_line_of_damaged_bytes_does_not_stop_a_run(tmp_path):
-    write(tmp_path, 0, 2)
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(path.read_bytes() + b'{"step": \xff\xfe\x00')
-    write(tmp_path, 2, 3)
-    assert [line["step"] for line in metrics.read(tmp_path)] == [1, 2, 2, 3, 3]
-
-
-def test_a_process_that_is_not_the_first_writes_nothing(tmp_path):
-    file = MetricsFile(tmp_path, 0, enabled=False)
-    file.write(1, "train", {"loss": 1.0})
-    file.close()
-    assert list(tmp_path.iterdir()) == []
-
 
 STEPS = {"num_epochs": 2, "batch_size": 100, "log_every_steps": 10}
 
@@ -142,7 +49,7 @@ def test_a_record_is_of_its_interval_alone(opened, clock, tmp_path):
     with opened() as train_log:
         add_steps(train_log, clock, 1, 28)
         train_log.read()
-    lines = metrics.read(tmp_path)
+    lines = records.read(tmp_path)
     assert [line["step"] for line in lines] == [10, 20, 28]
     assert [line["loss"] for line in lines] == [5.5, 15.5, 24.5]
     assert [line["accuracy"] for line in lines] == [0.055, 0.155, 0.245]
@@ -163,7 +70,7 @@ def test_what_is_read_together_has_one_speed(opened, clock, tmp_path):
             clock[0] += 3
         train_log.read()
         assert train_log.interval == Sums(2_700, 27, 200)  # of steps 13 and 14
-    lines = metrics.read(tmp_path)
+    lines = records.read(tmp_path)
     assert [line["step"] for line in lines] == [4, 8, 12]
     assert [line["loss"] for line in lines] == [2.5, 6.5, 10.5]
     assert [line["images_per_second"] for line in lines] == [800 / 3, 800 / 3, 400 / 3]
@@ -177,7 +84,7 @@ def test_compiling_evaluating_and_saving_do_not_count(opened, clock, tmp_path):
             clock[0] += 1_000
         add_steps(train_log, clock, 6, 10)
         train_log.read()
-    (line,) = metrics.read(tmp_path)
+    (line,) = records.read(tmp_path)
     assert line["images_per_second"] == pytest.approx(200)
     assert line["loss"] == 5.5
 
@@ -186,9 +93,9 @@ def test_sums_are_read_while_the_next_step_is_computed(opened, clock, tmp_path):
     """A record is written as soon as another step has been dispatched, no sooner."""
     with opened() as train_log:
         add_steps(train_log, clock, 1, 10)
-        assert metrics.read(tmp_path) == []
+        assert records.read(tmp_path) == []
         add_steps(train_log, clock, 11, 11)
-        assert [line["step"] for line in metrics.read(tmp_path)] == [10]
+        assert [line["step"] for line in records.read(tmp_path)] == [10]
 
 
 def test_a_continued_interval_ends_with_what_was_summed_before(opened, clock, tmp_path):
@@ -197,7 +104,7 @@ def test_a_continued_interval_ends_with_what_was_summed_before(opened, clock, tm
         add_steps(train_log, clock, 16, 20)
         train_log.read()
         assert train_log.interval == Sums.zero()
-    (line,) = metrics.read(tmp_path)
+    (line,) = records.read(tmp_path)
     assert (line["step"], line["loss"]) == (20, 15.5)
     assert line["images_per_second"] == 200  # of the five steps that were timed
 
@@ -219,11 +126,11 @@ def test_an_evaluation_is_told_recorded_and_chosen_by(opened, clock, tmp_path, c
     both = {"test": test, "validation": validation}
     with opened(step=28) as train_log:
         assert train_log.evaluated(28, {"test": test}) == test
-        assert metrics.read(tmp_path) == []  # complete before: its records are there
+        assert records.read(tmp_path) == []  # complete before: its records are there
     with opened() as train_log:
         add_steps(train_log, clock, 1, 14)
         assert train_log.evaluated(14, both) == validation
-    lines = [line for line in metrics.read(tmp_path) if line["split"] != "train"]
+    lines = [line for line in records.read(tmp_path) if line["split"] != "train"]
     assert lines[0] == {"step": 14, "split": "test", "epoch": 1.0, **test}
     assert lines[1] == {"step": 14, "split": "validation", "epoch": 1.0, **validation}
     told = "epoch 1, step 14: validation accuracy 0.8750, loss 0.2500 (1,000 images)"

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from attn_cnn_jax import checkpoint, metrics
+from attn_cnn_jax import checkpoint, records
 
 ROOT = Path(__file__).parent.parent
 QUICKSTART = ROOT / "configs" / "quickstart.py"
@@ -77,7 +77,7 @@ def test_training_leaves_a_run_in_its_default_workdir(trained, folder):
     assert config is not None and config.model.width == 16
     for leaf in jax.tree.leaves(checkpoint.load(workdir(folder)).variables):
         assert leaf.dtype == np.float64
-    splits = [(line["step"], line["split"]) for line in metrics.read(workdir(folder))]
+    splits = [(line["step"], line["split"]) for line in records.read(workdir(folder))]
     assert splits == [(7, "test"), (10, "train"), (14, "train"), (14, "test")]
     assert "epoch 2, step 14: test accuracy" in trained
     assert "status 0" in trained
@@ -96,7 +96,7 @@ def test_evaluation_needs_the_workdir_alone(trained, folder):
     finally:
         moved.rename(workdir(folder))
     result = json.loads(printed[0])
-    last = metrics.read(workdir(folder))[-1]
+    last = records.read(workdir(folder))[-1]
     assert result["step"] == last["step"] == 14
     assert result["images"] == 360
     assert result["accuracy"] == last["accuracy"]

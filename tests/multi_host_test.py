@@ -11,7 +11,7 @@ import time
 import jax
 import numpy as np
 
-from attn_cnn_jax import checkpoint, metrics
+from attn_cnn_jax import checkpoint, records
 
 ROOT = pathlib.Path(__file__).parent.parent
 FLAGS = [
@@ -99,7 +99,7 @@ def test_two_processes_train_like_one_and_stop_together(tmp_path):
     jax.tree.map(assert_close, ended[0].variables, ended[1].variables)
     steps = [
         line["step"]
-        for line in metrics.read(tmp_path / "two")
+        for line in records.read(tmp_path / "two")
         if line["split"] == "train"
     ]
     assert steps == list(range(4, 57, 4))

@@ -9,7 +9,7 @@ import optax
 import pytest
 from ml_collections import ConfigDict
 
-from attn_cnn_jax import checkpoint, metrics, models, optim, train
+from attn_cnn_jax import checkpoint, models, optim, records, train
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.models.attention import ATTENTIONS
 
@@ -314,7 +314,7 @@ def test_it_learns_and_resumes_where_it_was(tiny_config, tmp_path):
     config_lib.check(config)
     train.train(config, tmp_path)
     whole = checkpoint.load(tmp_path)
-    losses = [x["loss"] for x in metrics.read(tmp_path) if x["split"] == "train"]
+    losses = [x["loss"] for x in records.read(tmp_path) if x["split"] == "train"]
     assert losses[-1] < 0.8 * losses[0], losses
     shutil.rmtree(tmp_path / "checkpoints" / "84")
     train.train(config, tmp_path)

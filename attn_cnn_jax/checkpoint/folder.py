@@ -3,7 +3,9 @@
 import dataclasses
 import hashlib
 import json
+import os
 import pathlib
+import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -138,9 +140,7 @@ def load_record(path: pathlib.Path) -> dict[str, Any]:
         content = json.loads(record["content"])
         intact = record["digest"] == _digest_of_content(content)
     except Exception as error:
-        raise DamagedError(f"its record cannot be read ({root_cause(error)})") from (
-            error
-        )
+        raise DamagedError(f"its record cannot be read ({cause(error)})") from (error)
     if not intact:
         raise DamagedError("its record does not match its digest")
     return content
@@ -162,7 +162,7 @@ def load_folder(path: pathlib.Path, like: Mapping[str, Any] | None) -> Checkpoin
                 }
             items = ocp.load_checkpointables(str(path), dict(like))
     except Exception as error:
-        raise DamagedError(str(root_cause(error)).splitlines()[0]) from error
+        raise DamagedError(cause(error)) from error
     for name, digest in _digests(items).items():
         if record["digests"].get(name) != digest:
             raise DamagedError(f"{name} does not match its digest")
@@ -197,8 +197,38 @@ def refuse_other_shapes(
             )
 
 
-def root_cause(error: BaseException) -> BaseException:
-    """Return the error that Orbax's errors wrap."""
+def cause(error: BaseException) -> str:
+    """Return in a line the error that Orbax's errors wrap, which may be pages."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return error
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def refuse_without_room(workdir: pathlib.Path, items: Any) -> None:
+    """Raise an `OSError` where the disk has no room for a checkpoint of the arrays.
+
+    A save that fails in its midst costs time and may leave much behind.
+    """
+    needed = int(1.1 * sum(leaf.nbytes for leaf in jax.tree.leaves(items))) + 2**18
+    free = shutil.disk_usage(workdir).free
+    if free < needed:
+        raise OSError(f"{needed / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB free")
+
+
+def sync(path: pathlib.Path) -> None:
+    """Bring a complete checkpoint to the disk: its files, its folders, its name.
+
+    Orbax writes some files without waiting for the disk, and renames the folder. A loss
+    of power before this may leave a damaged checkpoint; after it the checkpoint is
+    whole. The ones before are only removed by a later save, which begins after this.
+    """
+    folders = [path, *(inner for inner in path.rglob("*") if inner.is_dir())]
+    files = [file for folder in folders for file in folder.iterdir() if file.is_file()]
+    for one in (*files, *reversed(folders), path.parent, path.parent.parent):
+        descriptor = os.open(one, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,5 +1,6 @@
 """The checkpoints of a run that is being trained."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -16,6 +17,7 @@ from ml_collections import ConfigDict
 from orbax.checkpoint import v1 as ocp
 
 from attn_cnn_jax.checkpoint import folder
+from attn_cnn_jax.checkpoint.lock import WorkdirLock
 from attn_cnn_jax.errors import UserError
 
 _policies = ocp.training.preservation_policies
@@ -37,13 +39,29 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._saving = -1  # the step whose saves are pending
         self._pending: list[Callable[[], Any]] = []
+        self._failure, self._quiet = "", False  # of the last save that failed
         self._manager: ocp.training.Checkpointer | None = None
+        self._lock: WorkdirLock | None = None
 
     def __enter__(self) -> "Checkpoints":
         return self
 
     def __exit__(self, *unused: object) -> None:
         self.close()
+
+    def lock(self) -> None:
+        """Make the workdir and lock it until `close`.
+
+        Process 0 does; all raise a `UserError` where another run writes there.
+        """
+        refusal = None
+        if jax.process_index() == 0:
+            try:
+                self._lock = WorkdirLock(self._workdir)
+            except (UserError, OSError) as error:
+                refusal = error
+        if self._agreed(refusal is not None):
+            raise refusal or UserError(f"process 0 may not write to {self._workdir}.")
 
     def _open(self) -> ocp.training.Checkpointer:
         """Open Orbax's manager of `checkpoints/`.
@@ -111,11 +129,36 @@ class Checkpoints:
         def begin() -> Any:
             record = folder.make_record(self._config, step, items, progress, accuracy)
             self._remove_leftovers()
+            folder.refuse_without_room(self._workdir, items)
             return self._open().save_checkpointables_async(
                 step, {"record": record, **items}, metrics=metrics, force=True
             )
 
-        self._begin(begin)
+        def end() -> None:
+            folder.sync(self._workdir / "checkpoints" / str(step))
+            if self._lock is not None:
+                self._lock.note_save(step)
+
+        self._begin(begin, end)
+
+    def save_surely(self, step: int, *state: Any) -> None:
+        """Save as `save` does and wait; raise a `UserError` where it is impossible.
+
+        A save that fails is tried again, after 1, 2 and 4 seconds.
+        """
+        self._quiet = True
+        for pause in (0, 1, 2, 4):
+            time.sleep(pause)
+            self.save(step, *state)
+            self.wait()
+            if self._agreed(step in self._folders()):
+                return
+        newest = max(self._folders(), default=None)
+        safe = "nothing is saved" if newest is None else f"step {newest} is safe"
+        raise UserError(
+            f"the state after step {step} could not be saved ({self._failure}); "
+            f"{safe}. Make room, and the same command continues from there."
+        )
 
     def save_snapshot(self, step: int, variables: Mapping[str, Any]) -> None:
         """Save the variables alone, to be kept; does nothing if they already are.
@@ -127,7 +170,14 @@ class Checkpoints:
         if path.exists():
             return
         variables = folder.on_host(variables)
-        self._begin(lambda: folder.save_variables(path, self._config, step, variables))
+
+        def write() -> None:
+            folder.refuse_without_room(self._workdir, variables)
+            folder.save_variables(path, self._config, step, variables)
+            if jax.process_index() == 0:
+                folder.sync(path)
+
+        self._begin(write)
 
     def wait(self) -> None:
         """Wait until all that is being saved is complete.
@@ -142,25 +192,30 @@ class Checkpoints:
             self.wait()
         self._saving = step
 
-    def _begin(self, begin: Callable[[], Any]) -> None:
-        """Let the thread call `begin()` and wait for what it returns, if anything.
+    def _begin(
+        self, begin: Callable[[], Any], end: Callable[[], None] | None = None
+    ) -> None:
+        """Let the thread call `begin()`, wait for what it returns, and call `end()`.
 
         With several processes only Orbax's own threads work beside the steps, for it
         begins a save with a computation of all devices: that has to come after the same
         step in every process.
         """
+
+        def finish(begun: Any) -> None:
+            if begun is not None:
+                begun.result()
+            if end is not None and jax.process_index() == 0:
+                end()
+
         if jax.process_count() > 1:
             begun = self._attempt(begin)
             if begun is not None:
-                self._pending.append(lambda: self._attempt(begun.result))
+                self._pending.append(lambda: self._attempt(lambda: finish(begun)))
             return
-
-        def save() -> None:
-            begun = begin()
-            if begun is not None:
-                begun.result()
-
-        self._pending.append(self._thread.submit(self._attempt, save).result)
+        self._pending.append(
+            self._thread.submit(self._attempt, lambda: finish(begin())).result
+        )
 
     def _attempt(self, write: Callable[[], Any]) -> Any:
         """Return `write()`. Where it fails (a full disk) training goes on.
@@ -173,16 +228,15 @@ class Checkpoints:
         except UserError:
             raise
         except Exception as error:
-            cause = folder.root_cause(error)
-            warnings.warn(
-                f"a checkpoint could not be written: {cause}; training goes on.",
-                stacklevel=3,
-            )
-            try:
+            self._failure = folder.cause(error)
+            if not self._quiet:
+                warnings.warn(
+                    f"a checkpoint could not be written: {self._failure}; training "
+                    "goes on.",
+                    stacklevel=3,
+                )
+            with contextlib.suppress(Exception):  # it has failed, and this is said
                 self._close_manager()
-            except Exception as again:
-                if str(folder.root_cause(again)) != str(cause):  # else it is said twice
-                    raise
             return None
 
     def _remove_leftovers(self) -> None:
@@ -195,12 +249,16 @@ class Checkpoints:
             for path in self._workdir.glob("*/*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def restore(self, like: tuple[Any, Any]) -> folder.Checkpoint | None:
-        """Restore the newest checkpoint that is whole; None if there is none at all.
+    def restore(
+        self, like: tuple[Any, Any], *, restart: bool = False
+    ) -> folder.Checkpoint | None:
+        """Restore the newest checkpoint that is whole; None if a run begins.
 
         `like`: (variables, training) as pytrees of `jax.ShapeDtypeStruct` with their
         shardings. A damaged checkpoint is named in a warning and set aside, and the one
-        before it is used; if none is whole, a `UserError` lists them.
+        before it is used; if none is whole, a `UserError` lists them. So it does where
+        there is none, but a run has saved some or left records, unless a `restart` is
+        meant, which in turn is refused where there is one.
         """
         abstract = {"variables": like[0], "training": like[1]}
         restored, damage = None, {}
@@ -218,10 +276,35 @@ class Checkpoints:
                     f"no checkpoint in {self._workdir} can be read ({reasons}). "
                     "Restore one from a copy, or start again in another --workdir."
                 )
+            self._begin_anew(restart)
             return None
+        if restart:
+            raise UserError(
+                f"--restart: {self._workdir} has checkpoints. Leave it out to continue "
+                "from them, or name another --workdir."
+            )
         for broken, reason in damage.items():
             self._set_aside(broken, f"{reason}; using {restored.step} instead")
         return restored
+
+    def _begin_anew(self, restart: bool) -> None:
+        """Refuse where a run has lost its checkpoints, else remove what is there."""
+        lines, snapshots = (
+            self._workdir / name for name in ("metrics.jsonl", "snapshots")
+        )
+        nothing_saved = self._lock is None or self._lock.nothing_saved
+        there = [path.name for path in (lines, snapshots) if path.exists()]
+        if self._agreed(bool(there) and not nothing_saved and not restart):
+            raise UserError(
+                f"{self._workdir} holds {' and '.join(there)} of a run, but its "
+                "checkpoints are missing: restore them from a copy to continue, or "
+                "begin anew in their place with --restart."
+            )
+        self._on_process_0(lambda: shutil.rmtree(snapshots, ignore_errors=True))
+
+    def _agreed(self, fact: bool) -> bool:
+        """Return what process 0 finds, for files may look different for a moment."""
+        return bool(multihost_utils.broadcast_one_to_all(np.asarray(fact)))
 
     def _refuse_disagreement(self, step: int) -> None:
         """Refuse to continue from another step than the one that process 0 found."""
@@ -240,6 +323,8 @@ class Checkpoints:
         finally:
             self._thread.shutdown()
             self._close_manager()
+            if self._lock is not None:
+                self._lock.close()
 
     def _close_manager(self) -> None:
         manager, self._manager = self._manager, None

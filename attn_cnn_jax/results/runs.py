@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax import metrics
+from attn_cnn_jax import records
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.results import published
 from attn_cnn_jax.results.bench_records import (
@@ -184,28 +184,29 @@ def _read_series(path: pathlib.Path) -> dict[str, Series]:
     if not file.exists():
         return {}  # begun, but nothing was logged yet
     try:
-        records = metrics.read(path)
-        lines = file.read_bytes().splitlines()
-    except (OSError, ValueError, RecursionError) as error:
+        lines, complaints = records.inspect(path)
+    except OSError as error:
         raise UserError(
             f"{one_line(file)} cannot be read: {one_line(error)}."
         ) from error
     good: dict[str, dict[int, tuple[float, float, float]]] = {}
-    broken = sum(map(bool, map(bytes.strip, lines))) - len(records)
-    for record in records:
-        if record.get("split") == metrics.HEADS:
+    without_scores = 0
+    for record in lines:
+        if record.get("split") == records.HEADS:
             continue
         step, epoch = finite(record["step"]), finite(record.get("epoch"))
         accuracy, loss = finite(record.get("accuracy")), finite(record.get("loss"))
         if step is None or epoch is None or accuracy is None or accuracy > 1:
-            broken += 1
+            without_scores += 1
             continue
         scores = (epoch, accuracy, math.nan if loss is None else loss)
         good.setdefault(str(record.get("split")), {})[int(step)] = scores
-    if broken and not good:
+    if not good and file.stat().st_size:
         raise UserError(f"{one_line(file)} has no line with scores.")
-    if broken > 1:  # one may be half written while the run goes on
-        warnings.warn(f"{broken} lines of {one_line(file)} are left out.", stacklevel=3)
+    if without_scores:
+        complaints.append(f"{one_line(file)}: {without_scores} lines have no scores.")
+    for complaint in complaints:
+        warnings.warn(one_line(complaint), stacklevel=3)
     return {split: _series(steps) for split, steps in good.items()}
 
 
