@@ -1,77 +1,24 @@
 """A run that is killed, at any moment, ends as if it had not been."""
 
 import itertools
-import os
 import pathlib
 import random
 import subprocess
-import sys
-import time
 
 import jax
 import numpy as np
 import pytest
+from processes import (
+    FLAGS,
+    NUM_STEPS,
+    kill_when,
+    resumable,
+    run,
+    start,
+    training_steps,
+)
 
 from attn_cnn_jax import checkpoint, records
-
-ROOT = pathlib.Path(__file__).parent.parent
-NUM_STEPS = 42
-FLAGS = [
-    f"--config={ROOT}/configs/quickstart.py",
-    "--config.batch_size=100",
-    "--config.model.width=16",
-    "--config.model.mlp_dim=16",
-    "--config.model.num_layers=1",
-    "--config.model.patch_size=2",
-    "--config.dataset.crop_padding=1",
-    "--config.num_epochs=3",
-    "--config.schedule.warmup_epochs=1",
-    "--config.log_every_steps=1",
-    "--config.checkpoint_every_steps=2",
-]
-
-
-def as_a_user() -> dict[str, str]:
-    """The environment with XLA's optimisations, and with one device."""
-    ours = ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS")
-    return {name: value for name, value in os.environ.items() if name not in ours}
-
-
-def start(workdir: pathlib.Path) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "attn_cnn_jax.main", *FLAGS, f"--workdir={workdir}"],
-        cwd=ROOT,
-        env=as_a_user(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def run(workdir: pathlib.Path) -> None:
-    process = start(workdir)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-
-
-def kill_when(process: subprocess.Popen, ready) -> None:
-    """SIGKILL as soon as `ready()`; the run must not have ended before."""
-    deadline = time.monotonic() + 300
-    while not ready():
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
-
-
-def training_steps(workdir: pathlib.Path) -> list[int]:
-    return [line["step"] for line in records.read(workdir) if line["split"] == "train"]
-
-
-def resumable(workdir: pathlib.Path) -> list[int]:
-    folder = workdir / "checkpoints"
-    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
 
 
 def assert_ended_alike(killed: pathlib.Path, whole: pathlib.Path) -> None:
@@ -86,7 +33,8 @@ def assert_ended_alike(killed: pathlib.Path, whole: pathlib.Path) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> pathlib.Path:
     workdir = tmp_path_factory.mktemp("whole")
-    run(workdir)
+    ended = run(*FLAGS, f"--workdir={workdir}")
+    assert ended.returncode == 0, ended.stderr
     return workdir
 
 

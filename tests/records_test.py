@@ -6,6 +6,7 @@ import subprocess
 import warnings
 
 import pytest
+from processes import events
 
 from attn_cnn_jax import records
 from attn_cnn_jax.records import Records
@@ -32,22 +33,6 @@ def test_a_line_is_an_object_and_all_scalars_are_events(tmp_path):
     assert scalars["train/loss", 2] == pytest.approx(2 / 7)
     assert scalars["test/accuracy", 3] == pytest.approx(0.25)
     assert len(scalars) == 7
-
-
-def events(workdir) -> dict[tuple[str, int], float]:
-    """(tag, step) -> value of every scalar in TensorBoard's record files."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    scalars = {}
-    for path in sorted((workdir / "tensorboard").iterdir()):
-        content = path.read_bytes()
-        while content:
-            size = int.from_bytes(content[:8], "little")  # then 4 bytes of checksum
-            event = Event.FromString(content[12 : 12 + size])
-            content = content[12 + size + 4 :]
-            for value in event.summary.value:
-                scalars[value.tag, event.step] = value.simple_value
-    return scalars
 
 
 def test_what_was_written_shows_while_the_run_goes_on(tmp_path):

@@ -12,6 +12,7 @@ config and a digest of every array, for Orbax alone does not notice a flipped by
 import json
 import os
 import pathlib
+import time
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -30,6 +31,8 @@ from attn_cnn_jax.checkpoint.folder import (
 )
 from attn_cnn_jax.checkpoint.manager import Checkpoints
 from attn_cnn_jax.errors import UserError
+
+_SECONDS_TO_REMOVE = 0.2  # a checkpoint that is not kept, while somebody reads it
 
 __all__ = [
     "Checkpoint",
@@ -51,13 +54,34 @@ def load(workdir: str | os.PathLike, checkpoint: str | int = "last") -> Checkpoi
     `checkpoint`: "last" (the newest that is whole), "best" (by the accuracy when it was
     saved), or a step. Raises a `UserError` that says what there is.
     """
-    folders = find(pathlib.Path(workdir).absolute())
+    path = pathlib.Path(workdir).absolute()
+    while True:
+        damage: dict[pathlib.Path, str] = {}
+        loaded = _load(path, checkpoint, damage)
+        if damage:
+            time.sleep(_SECONDS_TO_REMOVE)
+        if all(damaged.exists() for damaged in damage):
+            break  # else a run that goes on was removing it: look again
+    instead = "" if loaded is None else f"; using {loaded.step} instead"
+    lines = [f"{damaged} is damaged: {why}" for damaged, why in damage.items()]
+    if loaded is None:
+        raise UserError("; ".join(lines))
+    for line in lines:
+        warnings.warn(f"{line}{instead}.", stacklevel=2)
+    return loaded
+
+
+def _load(
+    workdir: pathlib.Path, checkpoint: str | int, damage: dict[pathlib.Path, str]
+) -> Checkpoint | None:
+    """Load as `load` does; note what is damaged, None if nothing else is there."""
+    folders = find(workdir)
     if not folders:
         raise UserError(f"{workdir} holds no checkpoint of a run.")
     if checkpoint == "last":
         wanted = sorted(folders, reverse=True)
     elif checkpoint == "best":
-        wanted = [_best(folders)]
+        wanted = _by_accuracy(folders, damage)[:1]
     elif checkpoint in folders:
         wanted = [int(checkpoint)]
     else:
@@ -66,17 +90,12 @@ def load(workdir: str | os.PathLike, checkpoint: str | int = "last") -> Checkpoi
             f"{workdir} has no checkpoint {checkpoint}; choose last, best or one of "
             f"{there}."
         )
-    damage = []
     for step in wanted:
         try:
-            loaded = load_folder(folders[step], None)
+            return load_folder(folders[step], None)
         except DamagedError as error:
-            damage.append(f"{folders[step]} is damaged: {error}")
-            continue
-        for line in damage:
-            warnings.warn(f"{line}; using {step} instead.", stacklevel=2)
-        return loaded
-    raise UserError("; ".join(damage))
+            damage[folders[step]] = str(error)
+    return None
 
 
 def steps(workdir: str | os.PathLike) -> list[int]:
@@ -134,16 +153,19 @@ def read_config(workdir: str | os.PathLike) -> ConfigDict | None:
         raise UserError(f"{path} cannot be read: {error}.") from error
 
 
-def _best(folders: Mapping[int, pathlib.Path]) -> int:
+def _by_accuracy(
+    folders: Mapping[int, pathlib.Path], damage: dict[pathlib.Path, str]
+) -> list[int]:
+    """Return the steps that were evaluated, best first, of equal ones the latest."""
     accuracies = {}
     for step, path in folders.items():
         try:
             accuracy = load_record(path)["accuracy"]
         except DamagedError as error:
-            warnings.warn(f"{path} is damaged: {error}", stacklevel=3)
+            damage[path] = str(error)
             continue
         if accuracy is not None:
             accuracies[step] = accuracy
-    if not accuracies:
+    if not accuracies and not damage:
         raise UserError("no checkpoint was evaluated yet: there is no best one.")
-    return max(accuracies, key=lambda step: (accuracies[step], step))
+    return sorted(accuracies, key=lambda step: (accuracies[step], step), reverse=True)
