@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -206,15 +207,18 @@ def cause(error: BaseException) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def refuse_without_room(workdir: pathlib.Path, items: Any) -> None:
-    """Raise an `OSError` where the disk has no room for a checkpoint of the arrays.
+def refuse_without_room(parent: pathlib.Path, items: Any) -> None:
+    """Raise an `OSError` where a checkpoint of the arrays cannot be written.
 
-    A save that fails in its midst costs time and may leave much behind.
+    Of a save that fails in its midst Orbax leaves files, and threads that wait for
+    minutes.
     """
+    parent.mkdir(exist_ok=True)
     needed = int(1.1 * sum(leaf.nbytes for leaf in jax.tree.leaves(items))) + 2**18
-    free = shutil.disk_usage(workdir).free
+    free = shutil.disk_usage(parent).free
     if free < needed:
         raise OSError(f"{needed / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB free")
+    pathlib.Path(tempfile.mkdtemp(dir=parent)).rmdir()
 
 
 def sync(path: pathlib.Path) -> None:

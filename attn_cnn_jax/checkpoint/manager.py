@@ -129,7 +129,7 @@ class Checkpoints:
         def begin() -> Any:
             record = folder.make_record(self._config, step, items, progress, accuracy)
             self._remove_leftovers()
-            folder.refuse_without_room(self._workdir, items)
+            folder.refuse_without_room(self._workdir / "checkpoints", items)
             return self._open().save_checkpointables_async(
                 step, {"record": record, **items}, metrics=metrics, force=True
             )
@@ -172,7 +172,7 @@ class Checkpoints:
         variables = folder.on_host(variables)
 
         def write() -> None:
-            folder.refuse_without_room(self._workdir, variables)
+            folder.refuse_without_room(path.parent, variables)
             folder.save_variables(path, self._config, step, variables)
             if jax.process_index() == 0:
                 folder.sync(path)
