@@ -17,6 +17,7 @@ from tqdm import tqdm
 from attn_cnn_jax import models, parallel, records, signals
 from attn_cnn_jax.covered_offsets import Coverage
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.goodput import Goodput
 from attn_cnn_jax.metrics import Sums
 from attn_cnn_jax.records import Records
 from attn_cnn_jax.timetable import Timetable
@@ -31,7 +32,7 @@ class TrainLog:
     It keeps the sums of the steps until they are computed, adds up those of an interval
     (`interval`: of the steps since the last record) and measures images/s. Opened at
     the step that a run continues from, with the `mark` that its checkpoint has of the
-    records. Only process 0 writes and prints.
+    records, and the time that was spent so far. Only process 0 writes and prints.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class TrainLog:
         step: int,
         interval: Sums,
         mark: Mapping[str, Any] | None = None,
+        goodput: Goodput | None = None,
     ) -> None:
         self.interval = interval
+        self.goodput = goodput or Goodput()
         self._workdir, self._config, self._due = workdir, config, due
         self._step = self._recorded = step  # of the last sums read; of the last record
         self._unread: list[tuple[list[Sums], int]] = []
@@ -67,16 +70,17 @@ class TrainLog:
         self._bar.close()
         self._records.close()
 
-    def begin(self, variables: Mapping[str, Any], mesh: Mesh) -> None:
-        """Say what is trained, on what, and from which step on."""
+    def begin(self, variables: Mapping[str, Any], mesh: Mesh, room: str) -> None:
+        """Say what is trained, on what, from which step on, in how much `room`."""
         devices = mesh.devices.ravel()
         begun = f"continues after step {self._step}" if self._step else "begins"
         self.say(
             f"{self._config.model.name} with {models.count_parameters(variables):,} "
             f"parameters on {len(devices)} x {devices[0].device_kind} in "
             f"{parallel.arithmetic(self._config, mesh)}: {self._workdir} {begun} of "
-            f"{self._due.num_steps}"
+            f"{self._due.num_steps}; checkpoints take {room}"
         )
+        self.goodput.turn_to("compiling")
 
     def add(self, sums: list[Sums], count: int) -> None:
         """Take the sums of the next `count` steps, which may still be computed.
@@ -86,6 +90,7 @@ class TrainLog:
         """
         if self._first:  # the first call compiled, which is not training
             self._first, self._time = False, time.perf_counter()
+            self.goodput.turn_to("training")
         begin = self._step + sum(count for _, count in self._unread)
         waited = time.perf_counter() - self._last_read
         if self._due.last_record(begin) > self._step or waited > _SECONDS_UNREAD:
@@ -184,8 +189,11 @@ class TrainLog:
         """Say that all steps are done, and the best accuracy and its step."""
         self.say(
             f"complete: {self._due.num_steps} steps; best accuracy {best[0]:.4f} after "
-            f"step {best[1]}; results in {self._workdir}"
+            f"step {best[1]}; {self.goodput}; results in {self._workdir}"
         )
+        if not self._first:
+            seconds = self.goodput.seconds
+            self._records.write(self._due.num_steps, records.GOODPUT, seconds)
 
     def sync(self) -> dict[str, Any]:
         """Bring all records to the disk; return what a checkpoint keeps of them."""
@@ -200,11 +208,12 @@ class TrainLog:
                 signals.tell(line)
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Read all sums, then stop the clock: evaluating and saving do not count."""
+    def paused(self, activity: str) -> Iterator[None]:
+        """Read all sums, then stop the clock: the activity is no training."""
         self.read()
         begin = time.perf_counter()
-        yield
+        with self.goodput.during(activity):
+            yield
         self._time += time.perf_counter() - begin
 
     def _where(self, step: int) -> str:

@@ -16,7 +16,8 @@ from typing import Any
 from attn_cnn_jax.growing_file import GrowingFile
 from attn_cnn_jax.tensorboard import Events
 
-HEADS = "heads"  # the split of records that count offsets and score nothing
+# Splits of records that score nothing: offsets that heads cover, seconds of a run.
+HEADS, GOODPUT = "heads", "goodput"
 
 
 def read(workdir: str | os.PathLike) -> list[dict[str, Any]]:
@@ -125,13 +126,19 @@ class Records:
         if kept:
             self._chain = str(kept[-1].get("chain", ""))
         self._lines = len(kept)
-        if mark is not None and self.mark() != dict(mark):
+        if mark is not None and len(kept) < mark["lines"]:
             warnings.warn(
-                f"{path} has {len(kept)} of the {mark['lines']} lines up to step {step}"
-                if len(kept) != mark["lines"]
-                else f"{path}: the lines up to step {step} are not as written",
+                f"{path} has {len(kept)} of the {mark['lines']} lines up to step "
+                f"{step}.",
                 stacklevel=4,
             )
+        elif mark and mark["lines"]:
+            chain = str(kept[mark["lines"] - 1].get("chain", ""))
+            if chain != mark["chain"]:
+                warnings.warn(
+                    f"{path}: the lines up to step {step} are not as written.",
+                    stacklevel=4,
+                )
         if found:
             rewritten = path.with_suffix(".jsonl.new")
             with rewritten.open("w", encoding="utf-8") as file:

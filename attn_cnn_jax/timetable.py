@@ -95,6 +95,11 @@ class Timetable:
         """Return whether the variables are kept for the figures at `step`."""
         return self._epochs_end(step, self._config.snapshot_every_epochs)
 
+    def snapshots_after(self, step: int) -> int:
+        """Return how many snapshots are due after `step`."""
+        every = self._config.snapshot_every_epochs * self.steps_per_epoch
+        return self.num_steps // every - step // every if every > 0 else 0
+
     def heads(self, step: int) -> bool:
         """Return whether the offsets that heads cover are logged at `step`."""
         every = self._config.log_heads_every_epochs

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.covered_offsets import make_coverage
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.evaluate import make_evaluation
+from attn_cnn_jax.goodput import Goodput
 from attn_cnn_jax.log import TrainLog
 from attn_cnn_jax.metrics import Sums
 from attn_cnn_jax.models.dropout import images_from
@@ -44,6 +46,7 @@ class Progress:
     best: tuple[float, int]  # the highest accuracy of an evaluation, and its step
     interval: Sums  # of the steps since the last record of the log
     mark: dict[str, Any] | None = None  # of the records, as the checkpoint knows them
+    spent: dict[str, Any] | None = None  # what goodput knows of the time up to it
 
 
 def train(
@@ -59,6 +62,7 @@ def train(
     `Stopped` (the state is saved) or a `UserError` that says what to change.
     """
     config_lib.check(config)
+    started = time.time()
     workdir, mesh = pathlib.Path(workdir), mesh or parallel.make_mesh()
     _refuse_other_config(config, workdir)
     dataset, keep = data.load(config.dataset), config.checkpoints_to_keep
@@ -75,8 +79,13 @@ def train(
         heads = None
         if config.log_heads_every_epochs:
             heads = make_coverage(config, model, dataset, mesh)
-        with TrainLog(workdir, config, due, run.step, run.interval, run.mark) as log:
-            log.begin(run.state.variables, mesh)
+        spent = Goodput(run.spent, _last_sign(workdir), started)
+        start = (run.step, run.interval, run.mark, spent)
+        with TrainLog(workdir, config, due, *start) as log:
+            room = saved.check_room(
+                run.state.variables, run.state.opt_state, due.snapshots_after(run.step)
+            )
+            log.begin(run.state.variables, mesh, room)
             result = {}
             while run.step < due.num_steps:
                 rows = due.next_rows(run.step)
@@ -85,19 +94,19 @@ def train(
                 log.add(sums, len(rows))
                 stop_signal, accuracy = stop.received(), None
                 if due.evaluation(run.step):
-                    with log.paused():
+                    with log.paused("evaluating"):
                         result = log.evaluated(run.step, evaluate(run.state.variables))
                     accuracy = result["accuracy"]
                     run.best = max(run.best, (accuracy, run.step))
                 if heads is not None and due.heads(run.step):
-                    with log.paused():
+                    with log.paused("evaluating"):
                         log.heads(run.step, heads(run.state.variables))
                 is_best = run.best[1] == run.step
                 if due.snapshot(run.step):
                     saved.save_snapshot(run.step, run.state.variables)
                 is_last = stop_signal or run.step == due.num_steps
                 if is_last or is_best or due.checkpoint(run.step):
-                    with log.paused():
+                    with log.paused("saving"):
                         save = saved.save_surely if is_last else saved.save
                         save(*_state_to_save(run, log, due.num_images, accuracy))
                 if stop_signal:
@@ -105,6 +114,12 @@ def train(
             result = result or log.evaluated(run.step, evaluate(run.state.variables))
             log.end(run.best)
             return result
+
+
+def _last_sign(workdir: pathlib.Path) -> float:
+    """Return the time at which a run wrote its last record, 0 if never."""
+    path = workdir / "metrics.jsonl"
+    return path.stat().st_mtime if path.exists() else 0.0
 
 
 def initial_state(
@@ -249,6 +264,7 @@ def _continued(
         (best["accuracy"], best["step"]),
         Sums(*found.progress["interval"]),
         found.progress.get("records"),
+        found.progress.get("goodput"),
     )
 
 
@@ -281,6 +297,7 @@ def _state_to_save(
         "best": {"accuracy": run.best[0], "step": run.best[1]},
         "interval": [log.interval.loss, log.interval.correct, log.interval.count],
         "records": log.sync(),
+        "goodput": log.goodput.state(),
     }
     training = {"step": run.state.step, "opt_state": run.state.opt_state}
     return run.step, run.state.variables, training, progress, accuracy

@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"errors"},
     "optim": set(),
     "metrics": set(),
+    "goodput": set(),
     "growing_file": set(),
     "tensorboard": {"growing_file"},
     "records": {"growing_file", "tensorboard"},
@@ -34,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "timetable": {"data", "optim", "errors"},
     "log": {
         "covered_offsets",
+        "goodput",
         "timetable",
         "models",
         "metrics",
@@ -45,6 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "train": {
         "evaluate",
         "covered_offsets",
+        "goodput",
         "checkpoint",
         "log",
         "timetable",
@@ -73,6 +76,7 @@ ALLOWED: dict[str, set[str]] = {
         "run",
         "models",
         "data",
+        "goodput",
         "records",
         "config",
         "command_line",

@@ -1,5 +1,6 @@
 """Checkpoints: what is kept, what damage does, and loading from the workdir alone."""
 
+import itertools
 import os
 import resource
 import shutil
@@ -89,6 +90,28 @@ def test_the_newest_and_the_best_are_kept(tmp_path, tiny_config):
     assert checkpoint.load(tmp_path, 5).step == 5
     with pytest.raises(UserError, match="choose last, best or one of 2, 5, 6"):
         checkpoint.load(tmp_path, 4)
+
+
+def test_newest_best_and_snapshots_survive_every_order_of_accuracies(
+    tmp_path, tiny_config
+):
+    """Of what was ever evaluated the best, of equal ones the latest, is there."""
+    orders = set(itertools.permutations((0.2, 0.9, 0.9, None)))
+    for number, order in enumerate(sorted(orders, key=str)):
+        workdir = tmp_path / str(number)
+        with checkpoint.Checkpoints(workdir, tiny_config(), keep=1) as checkpoints:
+            evaluated = {}
+            for step, accuracy in enumerate(order, 1):
+                if step == 2:
+                    checkpoints.save_snapshot(step, arrays(step)[0])
+                save(checkpoints, step, accuracy)
+                checkpoints.wait()
+                if accuracy is not None:
+                    evaluated[step] = accuracy
+                best = max(evaluated, key=lambda s: (evaluated[s], s), default=step)
+                resumable = folder.find(workdir, kinds=("checkpoints",))
+                assert set(resumable) == {best, step}
+        assert checkpoint.snapshots(workdir) == [2]
 
 
 def files_of(path):

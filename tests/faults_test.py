@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -130,42 +131,59 @@ def test_one_workdir_has_one_writer_and_many_readers_and_survives_a_hang_up(tmp_
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A folder on a disk of its own: `resize(kilobytes)` gives it room."""
+    """A folder on a disk of its own of 8 MB: `fill()` and `make_room()`."""
     folder = tmp_path / "disk"
     folder.mkdir()
-
-    def resize(kilobytes: int, *options: str) -> int:
-        size = f"size={kilobytes}k"
-        command = ["mount", "-t", "tmpfs", "-o", ",".join([*options, size]), "none"]
-        return subprocess.run([*command, str(folder)]).returncode
-
-    if shutil.which("mount") is None or resize(600):
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount).returncode:
         pytest.skip("only root may mount a disk")
-    yield folder, lambda kilobytes: resize(kilobytes, "remount")
-    subprocess.run(["umount", str(folder)], check=True)
+    ballast = folder / "ballast"
+
+    def fill() -> None:
+        with contextlib.suppress(OSError):  # to the last byte
+            ballast.write_bytes(bytes(9_000_000))
+
+    yield folder, fill, ballast.unlink
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_a_full_disk_is_said_and_costs_nothing_once_there_is_room(small_disk):
-    folder, resize = small_disk
+    folder, fill, make_room = small_disk
     workdir = folder / "run"
-    full = run(*FLAGS, f"--workdir={workdir}")
+    short = "--config.num_epochs=12"  # 168 steps
+    full = start(workdir, short)
+    wait_for(lambda: len(resumable(workdir)) >= 2, full)
+    fill()
+    output, _ = full.communicate(timeout=300)
+    assert full.returncode == 2 and "complete:" not in output
     safe = resumable(workdir)[-1]
-    assert full.returncode == 2 and "complete:" not in full.stdout
-    told = full.stderr.splitlines()
-    assert told[-1].startswith(f"error: the state after step {NUM_STEPS} could not be")
-    assert f"step {safe} is safe" in told[-1] and 0 < safe < NUM_STEPS
-    assert all(line.startswith("warning: ") for line in told[:-1]) and len(told) < 5
+    told = [line for line in output.splitlines() if line.startswith(("warn", "err"))]
+    assert told[-1].startswith("error: the state after step 168 could not be saved (")
+    assert f"step {safe} is safe" in told[-1] and 0 < safe < 168
+    assert len(told) < 9 and "Traceback" not in output
+    assert len(output.splitlines()) < 30
 
-    stopped = start(folder / "other", LONG)
-    wait_for((folder / "other" / "metrics.jsonl").exists, stopped)
-    stopped.send_signal(signal.SIGTERM)
-    output, _ = stopped.communicate(timeout=300)
-    assert stopped.returncode == 2 and ", saved" not in output
-    assert "nothing is saved. Make room" in output.splitlines()[-1]
+    make_room()
+    resumed = start(workdir, short, "--config.log_every_steps=2")
+    wait_for(lambda: resumable(workdir)[-1] > safe, resumed)
+    fill()
+    resumed.send_signal(signal.SIGTERM)
+    output, _ = resumed.communicate(timeout=300)
+    assert resumed.returncode == 2 and ", saved" not in output
+    assert "Make room, and the same command continues" in output.splitlines()[-1]
 
-    assert resize(8_000) == 0
-    ended = run(*FLAGS, f"--workdir={workdir}")
+    make_room()
+    ended = run(*FLAGS, short, f"--workdir={workdir}")
     assert ended.returncode == 0 and ended.stderr == ""
-    assert f"continues after step {safe}" in ended.stdout
-    assert training_steps(workdir) == list(range(1, NUM_STEPS + 1))
-    assert checkpoint.load(workdir).step == NUM_STEPS
+    steps = training_steps(workdir)
+    assert steps[:safe] == list(range(1, safe + 1)) and steps[-1] == 168
+    assert checkpoint.load(workdir).step == 168
+
+
+def test_a_disk_that_is_too_small_is_refused_at_the_start(small_disk):
+    folder, _, _ = small_disk
+    keep = "--config.checkpoints_to_keep=30"
+    refused = run(*FLAGS, keep, f"--workdir={folder / 'run'}")
+    assert refused.returncode == 2
+    assert re.search(r"will take up to 0\.01\d? GB, of 0\.008", refused.stderr)
+    assert "config.checkpoints_to_keep lower" in refused.stderr

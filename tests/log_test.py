@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import log, records
+from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.log import TrainLog
 from attn_cnn_jax.metrics import Sums
 from attn_cnn_jax.timetable import Timetable
@@ -80,7 +81,7 @@ def test_compiling_evaluating_and_saving_do_not_count(opened, clock, tmp_path):
     with opened() as train_log:
         clock[0] += 60  # the first call compiles
         add_steps(train_log, clock, 1, 5)
-        with train_log.paused():
+        with train_log.paused("evaluating"):
             clock[0] += 1_000
         add_steps(train_log, clock, 6, 10)
         train_log.read()
@@ -96,6 +97,19 @@ def test_sums_are_read_while_the_next_step_is_computed(opened, clock, tmp_path):
         assert records.read(tmp_path) == []
         add_steps(train_log, clock, 11, 11)
         assert [line["step"] for line in records.read(tmp_path)] == [10]
+
+
+def test_a_loss_that_is_not_finite_is_noticed_though_few_steps_are_logged(
+    opened, clock
+):
+    """And the first of its steps is named, which is not the one that noticed."""
+    with opened(log_every_steps=1_000, num_epochs=200) as train_log:
+        add_steps(train_log, clock, 1, 2)
+        for step in (3, 4):
+            train_log.add([of_step(step).replace(loss=np.float32("nan"))], 1)
+        add_steps(train_log, clock, 5, 12)  # half a second each
+        with pytest.raises(UserError, match="loss of step 3 is nan"):
+            add_steps(train_log, clock, 13, 14)
 
 
 def test_a_continued_interval_ends_with_what_was_summed_before(opened, clock, tmp_path):

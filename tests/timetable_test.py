@@ -40,6 +40,8 @@ def test_what_is_due_when(tiny_config):
     config.update(checkpoint_every_steps=20, log_every_steps=30)
     due = Timetable(config, 1_437)
     steps = range(1, 71)
+    left = [due.snapshots_after(step) for step in (0, 41, 42, 70)]
+    assert left == [1, 1, 0, 0]
     assert [step for step in steps if due.evaluation(step)] == [28, 56, 70]
     assert [step for step in steps if due.checkpoint(step)] == [20, 40, 60, 70]
     assert [step for step in range(71) if due.snapshot(step)] == [0, 42]

@@ -207,15 +207,19 @@ def cause(error: BaseException) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
+def size_on_disk(items: Any) -> int:
+    """Return the bytes that a checkpoint of these arrays may take."""
+    return int(1.1 * sum(leaf.nbytes for leaf in jax.tree.leaves(items))) + 2**18
+
+
 def refuse_without_room(parent: pathlib.Path, items: Any) -> None:
     """Raise an `OSError` where a checkpoint of the arrays cannot be written.
 
     Of a save that fails in its midst Orbax leaves files, and threads that wait for
     minutes.
     """
-    parent.mkdir(exist_ok=True)
-    needed = int(1.1 * sum(leaf.nbytes for leaf in jax.tree.leaves(items))) + 2**18
-    free = shutil.disk_usage(parent).free
+    parent.mkdir(parents=True, exist_ok=True)
+    needed, free = size_on_disk(items), shutil.disk_usage(parent).free
     if free < needed:
         raise OSError(f"{needed / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB free")
     pathlib.Path(tempfile.mkdtemp(dir=parent)).rmdir()

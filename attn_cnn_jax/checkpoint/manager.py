@@ -63,6 +63,27 @@ class Checkpoints:
         if self._agreed(refusal is not None):
             raise refusal or UserError(f"process 0 may not write to {self._workdir}.")
 
+    def check_room(self, variables: Any, training: Any, snapshots: int) -> str:
+        """Return in words the space that a run will need and that there is.
+
+        Beside those that are kept there are the best and one that is being written.
+        Raises a `UserError` where the disk has too little. `snapshots` are to come.
+        """
+        of_snapshot, of_training = map(folder.size_on_disk, (variables, training))
+        needed = (self._keep + 2) * (of_snapshot + of_training)
+        needed += snapshots * of_snapshot
+        there = folder.find(self._workdir).values()
+        has = sum(f.stat().st_size for p in there for f in p.rglob("*") if f.is_file())
+        free = shutil.disk_usage(self._workdir).free + has
+        text = f"up to {needed / 1e9:.2g} GB, of {free / 1e9:.3g} GB that are free"
+        if self._agreed(free < needed):
+            raise UserError(
+                f"checkpoints and snapshots in {self._workdir} will take {text}. Make "
+                "room, or set config.checkpoints_to_keep lower or "
+                "config.snapshot_every_epochs higher."
+            )
+        return text
+
     def _open(self) -> ocp.training.Checkpointer:
         """Open Orbax's manager of `checkpoints/`.
 

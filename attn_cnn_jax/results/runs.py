@@ -10,7 +10,7 @@ import math
 import os
 import pathlib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax import records
 from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.goodput import ACTIVITIES
 from attn_cnn_jax.results import published
 from attn_cnn_jax.results.bench_records import (
     BenchRecord,
@@ -63,6 +64,7 @@ class ScoredRun:
     chosen_on: str  # "test", as published, or "validation"
     parameters: int | None  # None: its model cannot be counted without its data
     bench: BenchRecord | None
+    goodput: float | None = None  # share of its wall time that it trained, at its end
 
     @property
     def name(self) -> str:
@@ -115,7 +117,7 @@ def read_run(workdir: str | os.PathLike) -> ScoredRun:
         raise UserError(f"{one_line(workdir)}: {one_line(error)}.") from error
     path, fields = run.workdir, config_lib.flatten(run.config)
     seed, num_epochs = (_whole(path, fields, key) for key in ("seed", "num_epochs"))
-    series = _read_series(path)
+    series, goodput = _read_records(path)
     test, validation = series.get("test"), series.get("validation")
     held_out = fields.get("dataset.validation_fraction", 0) not in (0, None)
     epochs = max((float(s.epochs[-1]) for s in series.values()), default=0.0)
@@ -132,6 +134,7 @@ def read_run(workdir: str | os.PathLike) -> ScoredRun:
         chosen_on="validation" if held_out else "test",
         parameters=parameters,
         bench=read_bench_record(path, parameters),
+        goodput=goodput,
     )
 
 
@@ -178,11 +181,14 @@ def group_by_seed(runs: Iterable[ScoredRun]) -> list[list[ScoredRun]]:
     return [[seeds[seed] for seed in sorted(seeds)] for seeds in groups.values()]
 
 
-def _read_series(path: pathlib.Path) -> dict[str, Series]:
-    """Return the scores by split; a file without a single good line is damaged."""
+def _read_records(path: pathlib.Path) -> tuple[dict[str, Series], float | None]:
+    """Return the scores by split, and the goodput where the run has ended.
+
+    A file without a single good line is damaged.
+    """
     file = path / "metrics.jsonl"
     if not file.exists():
-        return {}  # begun, but nothing was logged yet
+        return {}, None  # begun, but nothing was logged yet
     try:
         lines, complaints = records.inspect(path)
     except OSError as error:
@@ -192,7 +198,7 @@ def _read_series(path: pathlib.Path) -> dict[str, Series]:
     good: dict[str, dict[int, tuple[float, float, float]]] = {}
     without_scores = 0
     for record in lines:
-        if record.get("split") == records.HEADS:
+        if record.get("split") in (records.HEADS, records.GOODPUT):
             continue
         step, epoch = finite(record["step"]), finite(record.get("epoch"))
         accuracy, loss = finite(record.get("accuracy")), finite(record.get("loss"))
@@ -207,7 +213,18 @@ def _read_series(path: pathlib.Path) -> dict[str, Series]:
         complaints.append(f"{one_line(file)}: {without_scores} lines have no scores.")
     for complaint in complaints:
         warnings.warn(one_line(complaint), stacklevel=3)
-    return {split: _series(steps) for split, steps in good.items()}
+    series = {split: _series(steps) for split, steps in good.items()}
+    return series, _goodput([r for r in lines if r.get("split") == records.GOODPUT])
+
+
+def _goodput(of_ends: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the share of training in the seconds that the last end of a run knows."""
+    if not of_ends:
+        return None
+    seconds = [finite(of_ends[-1].get(name)) for name in ACTIVITIES]
+    known = [max(value, 0.0) for value in seconds if value is not None]
+    whole = len(known) == len(ACTIVITIES) and sum(known) > 0
+    return known[0] / sum(known) if whole else None
 
 
 def _series(by_step: Mapping[int, tuple[float, float, float]]) -> Series:

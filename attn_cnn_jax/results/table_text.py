@@ -17,6 +17,7 @@ Kind = Literal[
     "number",
     "flops",
     "milliseconds",
+    "percent",
 ]
 
 MISSING = "-"
@@ -173,4 +174,5 @@ _SHOW: dict[Kind, Callable[[int | float], str]] = {
     "number": "{:.6g}".format,
     "flops": lambda value: f"{value / 1e9:.4g} G",
     "milliseconds": "{:.3f}".format,
+    "percent": "{:.0%}".format,
 }

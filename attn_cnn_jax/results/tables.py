@@ -8,6 +8,7 @@ What was published stands in `published.json`; all else comes from workdirs.
 
 import os
 import pathlib
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ _SCORES = (
     Column("ours: final accuracy", "accuracy", over_seeds=True),
     Column("runs", "count"),
     Column("epochs", "number"),
+    Column("goodput", "percent"),
     Column("status"),
 )
 _PARAMETERS = Column("ours: parameters", "count")
@@ -202,11 +204,13 @@ def _scores(entry: Entry | None, footnotes: Footnotes) -> list[Cell]:
     if entry is None:
         return [Cell()] * len(_SCORES)
     marks = footnotes.add(entry.footnotes)
+    goodputs = [run.goodput for run in entry.runs if run.goodput is not None]
     return [
         entry.accuracy(lambda run: run.best),
         entry.accuracy(lambda run: run.final),
         Cell(len(entry.runs)),
         Cell(max(run.epochs for run in entry.runs)),
+        Cell(statistics.fmean(goodputs) if goodputs else None),
         Cell(entry.status, footnotes=marks),
     ]
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from attn_cnn_jax.goodput import ACTIVITIES
 from attn_cnn_jax.results import tables
 from attn_cnn_jax.results.entries import gather
 from attn_cnn_jax.results.runs import read_run, read_runs
@@ -63,7 +64,7 @@ def test_a_missing_run_is_a_dash(make_run, parse_markdown):
         "learned_w_content",
         "0.871",
         "0.864 [8]",
-        *["-"] * 5,
+        *["-"] * 6,
         "29.5M [9]",
         "-",
         "15 G",
@@ -222,6 +223,18 @@ def test_the_newest_bench_of_the_seeds_and_the_other_device(
     assert values(table, "resnet18", "device")[0].value == "A100, bfloat16"
 
 
+def test_goodput_is_the_mean_of_the_runs_that_know_it(make_run, values):
+    workdirs = [make_run(n, "resnet18", {300: 0.9}, seed=ord(n)) for n in "abcd"]
+    for workdir, training in zip(workdirs, (90, 70, "?"), strict=False):
+        seconds = {**dict.fromkeys(ACTIVITIES, 0), "training": training}
+        end = {"step": 150_000, "split": "goodput", **seconds, "saving": 10}
+        with (workdir / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(end) + "\n")
+    table = tables.table(1, read_runs(workdirs))
+    assert values(table, "resnet18", "goodput") == [Cell((90 / 100 + 70 / 80) / 2)]
+    assert "| 89% |" in to_markdown(table)
+
+
 def test_digits_are_listed_apart(make_run, tmp_path, values):
     workdir = make_run("demo", "quickstart", {35: 0.95, 70: 0.98})
     runs = read_runs([workdir])
@@ -229,7 +242,7 @@ def test_digits_are_listed_apart(make_run, tmp_path, values):
         status = [c.name for c in tables.table(number, runs).columns].index("status")
         assert all(r[status] == Cell() for r in tables.table(number, runs).rows)
     others = tables.other_runs(runs)
-    assert [cell.value for cell in others.rows[0][:8]] == [
+    assert [cell.value for cell in others.rows[0][:9]] == [
         "demo",
         "digits_8x8",
         "self_attention, quadratic_isotropic",
@@ -237,6 +250,7 @@ def test_digits_are_listed_apart(make_run, tmp_path, values):
         0.98,
         1,
         70.0,
+        None,  # it was made by hand, and knows no goodput
         "complete",
     ]
     assert values(others, "demo", "ours: parameters") == [Cell(174_811)]
