@@ -3,6 +3,7 @@
 import itertools
 import pathlib
 import random
+import shutil
 import subprocess
 
 import jax
@@ -48,6 +49,18 @@ def test_a_killed_run_continues_to_the_same_parameters(whole, tmp_path):
     assert resumed.returncode == 0, output
     assert f"continues after step {at_kill[-1]}" in output
     assert_ended_alike(tmp_path, whole)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="there is no GPU")
+def test_a_killed_run_on_a_gpu_continues_to_the_same_parameters(tmp_path, monkeypatch):
+    """As long as the compiled programs are kept, in which kernels were chosen."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert run(*FLAGS, f"--workdir={whole}").returncode == 0
+    kill_when(start(killed), lambda: len(resumable(killed)) >= 2)
+    assert run(*FLAGS, f"--workdir={killed}").returncode == 0
+    assert_ended_alike(killed, whole)
 
 
 @pytest.mark.soak
