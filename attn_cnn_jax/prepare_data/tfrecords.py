@@ -1,6 +1,5 @@
 """A data set that TFDS prepared as TFRecords, read without TensorFlow."""
 
-import io
 import json
 import pathlib
 import re
@@ -8,17 +7,16 @@ import struct
 from typing import Any
 
 import numpy as np
-from PIL import Image
-from tensorflow_datasets.proto import tf_example_pb2
 from tqdm import tqdm
 
+from attn_cnn_jax.data import CIFAR_COUNTS
+from attn_cnn_jax.data.prepared import decode_image, parse_example
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.prepare_data.archives import read_file
-from attn_cnn_jax.prepare_data.cifar import COUNTS, LABELS, Cifar, Split
+from attn_cnn_jax.prepare_data.cifar import LABELS, Cifar, Split
 
 INFO = "dataset_info.json"
 MAX_RECORD = 2**16  # bytes; a PNG of 32 x 32 pixels has less than 4,000
-_Example: Any = vars(tf_example_pb2)["Example"]  # made at run time: no checker knows it
 CHUNK = 4_096  # records whose checksums are computed together
 
 
@@ -35,7 +33,7 @@ def read(folder: pathlib.Path, name: str) -> Cifar:
             f"{folder} needs no preparation: use it with --data_dir="
             f"{folder.absolute().parent.parent}."
         )
-    splits = {split: _read_split(folder, name, split) for split in COUNTS}
+    splits = {split: _read_split(folder, name, split) for split in CIFAR_COUNTS}
     label_names = {
         kind: read_file(folder / f"{kind}.labels.txt")
         .decode("ascii", "replace")
@@ -48,7 +46,7 @@ def read(folder: pathlib.Path, name: str) -> Cifar:
 def _info(folder: pathlib.Path) -> dict[str, Any]:
     try:
         info = json.loads(read_file(folder / INFO))
-    except ValueError:
+    except (RecursionError, ValueError):
         return {}
     return info if isinstance(info, dict) else {}
 
@@ -63,9 +61,9 @@ def _read_split(folder: pathlib.Path, name: str, split: str) -> Split:
     bar = tqdm(payloads, f"read {split}", unit=" images", disable=None)
     for row, payload in enumerate(bar):
         try:
-            example = _Example.FromString(payload)
-            feature = example.features.feature
-            images[row] = _decode(feature["image"].bytes_list.value[0])
+            feature = parse_example(payload)
+            png = feature["image"].bytes_list.value[0]
+            images[row] = decode_image(png, (32, 32, 3))
             for kind in labels:
                 labels[kind][row] = feature[kind].int64_list.value[0]
             ids.append(feature["id"].bytes_list.value[:1])
@@ -88,13 +86,6 @@ def _shards(folder: pathlib.Path, name: str, split: str) -> list[pathlib.Path]:
             f"whose names promise {max(totals, default=1)}. Copy it again."
         )
     return found
-
-
-def _decode(png: bytes) -> np.ndarray:
-    with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
-        if image.size != (32, 32) or image.mode != "RGB":  # before it is decoded
-            raise ValueError(f"a {image.mode} image of {image.size} pixels")
-        return np.asarray(image)
 
 
 def records(path: pathlib.Path) -> list[bytes]:
