@@ -201,8 +201,7 @@ def _file_names(batch: dict, record: str, found: archives.Files) -> list[str]:
     whole = isinstance(names, list) and isinstance(pixels, np.ndarray)
     if not whole or pixels.shape != (len(names), binary.PIXELS) or pixels.dtype != "u1":
         raise UserError(f"{record} in {found.where} is no whole batch of CIFAR.")
-    texts = [n.decode("latin1") if isinstance(n, bytes) else str(n) for n in names]
-    return [text.removesuffix(".png") for text in texts]
+    return [pickles.text(name).removesuffix(".png") for name in names]
 
 
 def _row(dataset: Dataset, pixels: np.ndarray, names: list[str], row: int) -> _Chosen:
