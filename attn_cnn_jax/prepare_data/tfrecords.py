@@ -16,7 +16,8 @@ from attn_cnn_jax.prepare_data.archives import read_file
 from attn_cnn_jax.prepare_data.cifar import LABELS, Cifar, Split
 
 INFO = "dataset_info.json"
-MAX_RECORD = 2**16  # bytes; a PNG of 32 x 32 pixels has less than 4,000
+MAX_RECORD = 2**14  # bytes; a PNG of 32 x 32 pixels has less than 4,000
+MAX_ID = 64  # bytes: train_00000 has 11
 CHUNK = 4_096  # records whose checksums are computed together
 
 
@@ -52,9 +53,11 @@ def _info(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _read_split(folder: pathlib.Path, name: str, split: str) -> Split:
-    payloads = [
-        payload for path in _shards(folder, name, split) for payload in records(path)
-    ]
+    payloads: list[bytes] = []
+    for path in _shards(folder, name, split):
+        payloads += records(path)
+        if len(payloads) > CIFAR_COUNTS[split]:
+            raise UserError(f"{folder} has too many records of {split} to be {name}.")
     images = np.empty((len(payloads), 32, 32, 3), np.uint8)
     labels = {kind: np.empty(len(payloads), np.int64) for kind in LABELS[name]}
     ids = []
@@ -66,13 +69,13 @@ def _read_split(folder: pathlib.Path, name: str, split: str) -> Split:
             images[row] = decode_image(png, (32, 32, 3))
             for kind in labels:
                 labels[kind][row] = feature[kind].int64_list.value[0]
-            ids.append(feature["id"].bytes_list.value[:1])
+            ids.append(b"".join(feature["id"].bytes_list.value[:1])[:MAX_ID])
         except Exception as error:  # protobuf and PIL raise whatever they like
             raise UserError(
                 f"record {row} of {split} in {folder} is no image of CIFAR: {error}."
             ) from error
     # TFDS shuffles what it writes; the ids say the order it read.
-    order = np.argsort([bytes(i[0]) if i else b"" for i in ids], kind="stable")
+    order = np.argsort(ids, kind="stable")
     return Split(images[order], {kind: labels[kind][order] for kind in labels})
 
 
@@ -105,6 +108,8 @@ def records(path: pathlib.Path) -> list[bytes]:
         end = at + 12 + length + 4
         if end > len(data):
             raise UserError(f"{path} is truncated. Copy it again.")
+        if len(payloads) > max(CIFAR_COUNTS.values()):
+            raise UserError(f"{path} has too many records to be of CIFAR.")
         heads.append(data[at : at + 8])
         payloads.append(data[at + 12 : end - 4])
         sums += [head_sum, struct.unpack_from("<I", data, end - 4)[0]]
