@@ -90,6 +90,7 @@ ALLOWED: dict[str, set[str]] = {
         "covered_offsets",
         "results",
         "run",
+        "checkpoint",
         "parallel",
         "config",
         "command_line",
