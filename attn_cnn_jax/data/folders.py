@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from attn_cnn_jax.data.verified import read_json
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, first_line
 
 _NAME = re.compile(r"([a-z]\w*)(?:/(\w[\w.-]*))?(?::(\d+\.\d+\.\d+))?", re.ASCII)
 _VERSION = re.compile(r"\d{1,9}\.\d{1,9}\.\d{1,9}", re.ASCII)
@@ -39,7 +39,8 @@ def find(name: str, data_dir: str, remedy: str) -> pathlib.Path:
     match = _NAME.fullmatch(name)
     if match is None:
         raise UserError(
-            f"dataset {name!r}: take a name as in mnist, emnist/letters or mnist:3.0.1."
+            f"dataset {name!r:.90}: take a name as in mnist, emnist/letters or "
+            "mnist:3.0.1."
         )
     if "://" in data_dir:
         raise UserError(f"--data_dir={data_dir} is no local folder; copy the data.")
@@ -98,7 +99,7 @@ def refuse_what_is_not_plain(folder: pathlib.Path) -> None:
             json_format.ParseDict(read_json(folder / name, _MAX_BYTES), message)
         except Exception as error:  # json_format raises whatever it likes
             raise UserError(
-                f"{folder / name} cannot be read: {_first_line(error)}."
+                f"{folder / name} cannot be read: {first_line(error)}"
             ) from error
     info, features = messages
     complaint = next(_complaints_of_info(info, folder), None)
@@ -107,26 +108,22 @@ def refuse_what_is_not_plain(folder: pathlib.Path) -> None:
         raise UserError(f"{folder} cannot be read: {complaint}.")
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
 def _complaints_of_info(info: Any, folder: pathlib.Path) -> Iterator[str]:
     dataset = folder.parts[-3 if info.config_name else -2]
     if info.name != dataset or info.version != folder.name:
-        yield f"it says that it is {info.name!r} of version {info.version!r}"
+        yield f"it says that it is {info.name!r:.90} of version {info.version!r:.90}"
     if info.file_format in ("", "tfrecord"):
         yield (
             "it is stored as TFRecord, which needs TensorFlow; convert it with python "
             f"-m attn_cnn_jax.prepare_data --source={folder} --data_dir=NEW_DIR"
         )
     if info.file_format != "array_record":
-        yield f"its records are {info.file_format!r}, not array_record"
+        yield f"its records are {info.file_format!r:.90}, not array_record"
     for split in info.splits:
         if not re.fullmatch(r"\w+", split.name):
-            yield f"it has a split called {split.name!r}"
+            yield f"it has a split called {split.name!r:.90}"
         if split.filepath_template not in ("", _TEMPLATE):
-            yield f"its files have names like {split.filepath_template!r}"
+            yield f"its files have names like {split.filepath_template!r:.90}"
         if len(split.shard_lengths) > _MAX_SHARDS:
             yield f"its {split.name} has {len(split.shard_lengths):,} files"
 
@@ -143,13 +140,13 @@ def _complaints_of_features(feature: Any) -> Iterator[str]:
     def complaints(feature: Any) -> Iterator[str]:
         kind = feature.WhichOneof("content")
         if feature.python_class_name not in own:
-            yield f"{feature.python_class_name!r} is no feature of TFDS's own"
+            yield f"{feature.python_class_name!r:.90} is no feature of TFDS's own"
         if kind in (None, "json_feature"):  # JSON in JSON could name another class
-            yield f"a {feature.python_class_name!r} does not say what it is"
+            yield f"a {feature.python_class_name!r:.90} does not say what it is"
         if kind == "features_dict":
             for key, inner in feature.features_dict.features.items():
                 if not _KEY.fullmatch(key):
-                    yield f"a feature is called {key!r}"
+                    yield f"a feature is called {key!r:.90}"
                 yield from complaints(inner)
         if kind == "sequence":
             yield from complaints(feature.sequence.feature)

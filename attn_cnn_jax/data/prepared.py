@@ -3,7 +3,7 @@
 import io
 import pathlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from attn_cnn_jax.data import folders, verified
 from attn_cnn_jax.data.dataset import Dataset, Split, channel_statistics
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, first_line
 
 _MODES = {1: "L", 3: "RGB"}  # what Pillow calls images of so many channels
 _FORMATS = ("PNG", "JPEG", "BMP")
@@ -54,11 +54,12 @@ def load(
     return Dataset(fields.class_names, mean, std, train, test)
 
 
-def open_folder(folder: pathlib.Path) -> tuple[Any, dict[str, Sequence[bytes]]]:
+def open_folder(folder: pathlib.Path) -> tuple[Any, dict[str, Any]]:
     """Return TFDS's info of a prepared folder, and the records of each split.
 
     Nothing in the folder is run, and each of its files has the records it should; else
-    a `UserError` says what is wrong. A record is a serialised `tf.train.Example`.
+    a `UserError` says what is wrong. A record is a serialised `tf.train.Example`; they
+    are sequences of bytes, of which any may turn out to be damaged.
     """
     import tensorflow_datasets as tfds
 
@@ -76,7 +77,7 @@ def open_folder(folder: pathlib.Path) -> tuple[Any, dict[str, Sequence[bytes]]]:
     except UserError:
         raise
     except Exception as error:  # TFDS and array_record raise whatever they like
-        raise UserError(f"{folder} cannot be read: {_first_line(error)}") from error
+        raise UserError(f"{folder} cannot be read: {first_line(error)}") from error
 
 
 def _check_shards(split: Any) -> None:
@@ -99,7 +100,7 @@ def _judge(
     name: str,
     folder: pathlib.Path,
     verification: verified.Verification | None,
-    sources: Mapping[str, Sequence[bytes]],
+    sources: Mapping[str, Any],
     counts: Mapping[str, int] | None,
 ) -> None:
     """Refuse, or warn of, what is less than a whole dataset that was verified."""
@@ -124,10 +125,6 @@ def _judge(
         )
     if line and jax.process_index() == 0:
         warnings.warn(line, stacklevel=4)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 class Record(NamedTuple):
@@ -226,7 +223,7 @@ def decode_image(data: bytes, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 def materialise(
-    source: Sequence[bytes],
+    source: Any,
     decode: Callable[[bytes], Record],
     shape: tuple[int, int, int],
     title: str,
@@ -247,7 +244,7 @@ def materialise(
             images[row], labels[row], ids[row] = decode(source[row])
         except Exception as error:  # protobuf and Pillow raise whatever they like
             raise UserError(
-                f"record {row} of the dataset is damaged ({_first_line(error)}); "
+                f"record {row} of the dataset is damaged ({first_line(error)}); "
                 "remove its folder and prepare it again with python -m "
                 "attn_cnn_jax.prepare_data."
             ) from error

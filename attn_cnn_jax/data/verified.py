@@ -7,7 +7,7 @@ import os
 import pathlib
 from typing import Any
 
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, first_line, one_line
 
 FILE = "verified.json"  # beside the records
 _MAX_BYTES = 2**24
@@ -48,8 +48,8 @@ def check(folder: pathlib.Path) -> Verification | None:
             if name not in signed.files:
                 fault = "was not there"
             raise UserError(
-                f"{folder} is not as it was verified: {name} {fault}. Remove the "
-                "folder and prepare it again with python -m attn_cnn_jax.prepare_data."
+                f"{folder} is not as it was verified: {one_line(name)} {fault}. Remove "
+                "it and prepare it again with python -m attn_cnn_jax.prepare_data."
             )
     return signed
 
@@ -77,13 +77,15 @@ def _read(path: pathlib.Path) -> Verification | None:
         if "files" not in content:  # as the first versions wrote it
             content = {"files": content}
         partial = content.get("partial") is True
-        signed = Verification(dict(content["files"]), partial)
+        files = dict(content["files"])
+        if not all(isinstance(digest, str) for digest in files.values()):
+            raise ValueError("a digest is no text")
     except (OSError, RecursionError, TypeError, ValueError) as error:
         raise UserError(
-            f"{path} cannot be read ({error}). Remove it and verify the data again "
-            "with python -m attn_cnn_jax.prepare_data."
+            f"{path} cannot be read ({first_line(error)}). Remove it and verify the "
+            "data again with python -m attn_cnn_jax.prepare_data."
         ) from error
-    return signed
+    return Verification(files, partial)
 
 
 def _digests(folder: pathlib.Path) -> dict[str, str]:

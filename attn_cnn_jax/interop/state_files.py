@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, first_line
 
 # No published state is larger than 250 MB, but a zip file may claim any size.
 _MAX_BYTES = 4 * 2**30
@@ -67,8 +67,7 @@ def read_state(path: str | Path) -> dict[str, np.ndarray]:
     except UserError:
         raise
     except Exception as error:  # each format has errors of its own
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} cannot be read: {reason}") from error
+        raise UserError(f"{path} cannot be read: {first_line(error)}") from error
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:

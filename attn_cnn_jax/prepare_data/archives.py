@@ -8,7 +8,7 @@ import pathlib
 import tarfile
 from collections.abc import Callable, Collection, Iterator
 
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, first_line
 
 MAX_FILE = 256 * 2**20  # bytes; the largest official file has 155 MB
 MAX_ARCHIVE = 512 * 2**20  # bytes, decompressed; the official ones have 185 MB
@@ -82,7 +82,8 @@ def of_archive(path: pathlib.Path, wanted: Collection[str]) -> Files:
         raise
     except Exception as error:  # tarfile and gzip raise whatever they like
         raise UserError(
-            f"{path} is truncated or no tar archive ({error}). Download it again."
+            f"{path} is truncated or no tar archive ({first_line(error)}). Download it "
+            "again."
         ) from error
     return Files(str(path), found)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, first_line
 from attn_cnn_jax.prepare_data.archives import MAX_FILE, Files
 from attn_cnn_jax.prepare_data.binary import PIXELS, images_of
 from attn_cnn_jax.prepare_data.cifar import Cifar, Split
@@ -60,8 +60,8 @@ def load(files: Files, name: str) -> dict[str, Any]:
         }
     except Exception as error:  # a doctored pickle can raise whatever it likes
         raise UserError(
-            f"{name} in {files.where} is not a batch of CIFAR: {error}. Nothing of it "
-            "was run; get an undamaged copy from a source you trust."
+            f"{name} in {files.where} is not a batch of CIFAR: {first_line(error)}. "
+            "Nothing of it was run; get an undamaged copy from a source you trust."
         ) from error
 
 

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from attn_cnn_jax.data import CIFAR_COUNTS
 from attn_cnn_jax.data.prepared import decode_image, parse_example
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, first_line
 from attn_cnn_jax.prepare_data.archives import read_file
 from attn_cnn_jax.prepare_data.cifar import LABELS, Cifar, Split
 
@@ -24,7 +24,7 @@ CHUNK = 4_096  # records whose checksums are computed together
 def dataset_of(folder: pathlib.Path) -> str | None:
     """Return the data set that dataset_info.json of a TFDS folder names, or None."""
     name = _info(folder).get("name")
-    return name if name in LABELS else None
+    return name if isinstance(name, str) and name in LABELS else None
 
 
 def read(folder: pathlib.Path, name: str) -> Cifar:
@@ -72,8 +72,12 @@ def _read_split(folder: pathlib.Path, name: str, split: str) -> Split:
             ids.append(b"".join(feature["id"].bytes_list.value[:1])[:MAX_ID])
         except Exception as error:  # protobuf and PIL raise whatever they like
             raise UserError(
-                f"record {row} of {split} in {folder} is no image of CIFAR: {error}."
+                f"record {row} of {split} in {folder} is no image of CIFAR: "
+                f"{first_line(error)}."
             ) from error
+    named = [name for name in ids if name]  # early versions of TFDS wrote none
+    if len(set(named)) != len(named):
+        raise UserError(f"{folder} holds records of {split} twice. Copy it again.")
     # TFDS shuffles what it writes; the ids say the order it read.
     order = np.argsort(ids, kind="stable")
     return Split(images[order], {kind: labels[kind][order] for kind in labels})

@@ -3,7 +3,7 @@
 import contextlib
 import pathlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from attn_cnn_jax.data import CIFAR_COUNTS, verified
 from attn_cnn_jax.data.prepared import decode_image, open_folder, parse_example
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, first_line
 from attn_cnn_jax.prepare_data.cifar import LABELS, Cifar, check_count
 
 Counts = dict[str, dict[str, np.ndarray]]  # split -> kind of label -> records per class
@@ -78,7 +78,7 @@ def sign(folder: pathlib.Path) -> None:
     verified.sign(folder, partial=partial)
 
 
-def _check_counts(sources: Mapping[str, Sequence[bytes]], allow_partial: bool) -> None:
+def _check_counts(sources: Mapping[str, Any], allow_partial: bool) -> None:
     for name, count in CIFAR_COUNTS.items():
         check_count(len(sources.get(name, ())), count, name, allow_partial)
 
@@ -104,7 +104,7 @@ def read_back(
 
 
 def _read_split(
-    dataset: str, name: str, source: Sequence[bytes], against: Cifar | None
+    dataset: str, name: str, source: Any, against: Cifar | None
 ) -> dict[str, np.ndarray]:
     """Check each record of a split and return how many each class has."""
     counts = {kind: np.zeros(n, np.int64) for kind, n in LABELS[dataset].items()}
@@ -114,7 +114,9 @@ def _read_split(
         try:
             record = _record(source[row], LABELS[dataset])
         except Exception as error:  # decoders raise whatever they like
-            raise UserError(f"{name} record {row} cannot be read: {error}.") from error
+            raise UserError(
+                f"{name} record {row} cannot be read: {first_line(error)}."
+            ) from error
         index = _check_record(dataset, name, record, seen)
         for kind in counts:
             counts[kind][record[kind]] += 1
@@ -139,7 +141,7 @@ def _check_record(dataset: str, name: str, record: dict, seen: np.ndarray) -> in
     with contextlib.suppress(ValueError):
         index = int(identity.removeprefix(f"{name}_"))
     if not 0 <= index < len(seen) or seen[index]:
-        raise UserError(f"a record of {name} has the unexpected id {identity!r}.")
+        raise UserError(f"a record of {name} has the unexpected id {identity!r:.90}.")
     seen[index] = True
     for kind, classes in LABELS[dataset].items():
         if not 0 <= record[kind] < classes:

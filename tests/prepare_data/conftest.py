@@ -162,19 +162,19 @@ def tfrecord(payload: bytes) -> bytes:
     return head + masked(head) + payload + masked(payload)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def copies() -> Copies:
     """The writers of small copies."""
     return Copies()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def frame():
     """The function that frames a payload as a TFRecord."""
     return tfrecord
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def assert_same():
     """A function that compares two data sets, pixel by pixel."""
 
