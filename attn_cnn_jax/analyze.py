@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from attn_cnn_jax import command_line, parallel
+from attn_cnn_jax import checkpoint, command_line, parallel
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.analysis import (
     ablation,
@@ -104,6 +104,8 @@ def main() -> None:
         return
     which = command_line.checkpoint_named(_CHECKPOINT.value)
     run = Run(workdir, which, _DATA_DIR.value and os.path.expanduser(_DATA_DIR.value))
+    if not _OUTPUT.value:
+        checkpoint.refuse_links(run.workdir)
     folder, drawn = _folder(os.path.join(workdir, "analysis")), False
     if not names or "curves" in names:  # which alone needs no checkpoint
         drawn = _drawn("curves", _save_curves, several, folder)

@@ -145,7 +145,10 @@ def _evaluate() -> int:
 
 
 def _data_dir() -> str | None:
-    return _DATA_DIR.value and os.path.expanduser(_DATA_DIR.value)
+    path = _DATA_DIR.value
+    if not path or "://" in path:
+        return path
+    return os.path.abspath(os.path.expanduser(path))  # config.json is read anywhere
 
 
 def _join_cluster() -> None:

@@ -27,8 +27,9 @@ class Run:
     """A workdir that was trained, at one of its checkpoints; all is read when needed.
 
     `config` is that of `config.json`, with `data_dir` in place of its own where that is
-    given; `step` and `variables` (NumPy) are those of the checkpoint (last, best or a
-    step). Raises a `UserError` where the folder is not the workdir of a run.
+    given: data that a workdir names outside of the user's are not read. `step` and
+    `variables` (NumPy) are those of the checkpoint (last, best or a step). Raises a
+    `UserError` where the folder is not the workdir of a run.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Run:
         if config is None:
             raise UserError(f"{workdir} is not the workdir of a run.")
         self.config = config
+        self._own_data_dir = data_dir is None
         if data_dir is not None and isinstance(config.get("dataset"), ConfigDict):
             config.dataset.data_dir = data_dir
         self._which = checkpoint
@@ -65,7 +67,22 @@ class Run:
     @cached_property
     def dataset(self) -> data.Dataset:
         """The data that the run was trained on."""
+        self._refuse_data_of_others()
         return data.load(self.config.dataset)
+
+    def _refuse_data_of_others(self) -> None:
+        """Refuse a folder that `config.json` alone names: it may come with the run."""
+        recorded = self.config.dataset.data_dir
+        entry = data.DATASETS.get(self.config.dataset.name)
+        if not (self._own_data_dir and recorded) or (entry and entry.bundled):
+            return
+        users = data.default_data_dir()
+        place = pathlib.Path(os.path.realpath(recorded))
+        if not place.is_relative_to(os.path.realpath(users)):
+            raise UserError(
+                f"{self.workdir} names data outside of {users}; where you trust them, "
+                f"add --data_dir={os.path.abspath(recorded)!r}."
+            )
 
     @cached_property
     def model(self) -> nn.Module:

@@ -90,6 +90,7 @@ ALLOWED: dict[str, set[str]] = {
         "covered_offsets",
         "results",
         "run",
+        "checkpoint",
         "parallel",
         "config",
         "command_line",
@@ -120,7 +121,7 @@ ALLOWED: dict[str, set[str]] = {
         "command_line",
         "errors",
     },
-    "prepare_data": {"command_line", "errors"},
+    "prepare_data": {"command_line", "data", "errors"},
     "theory": {
         "covered_offsets",
         "run",
@@ -162,9 +163,9 @@ ONLY = {
     },
     "scipy": {"theory"},
     "sklearn": {"data"},
-    "google": {"data", "prepare_data"},  # protobuf's errors, out of TFDS
-    "array_record": {"prepare_data"},
-    "PIL": {"analysis", "prepare_data"},
+    "google": {"data"},  # protobuf's errors, out of TFDS
+    "array_record": {"data"},
+    "PIL": {"analysis", "data", "prepare_data"},
     "tensorboardX": {"tensorboard"},
     "safetensors": {"interop"},
     "torch": {"interop"},

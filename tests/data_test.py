@@ -3,20 +3,16 @@
 import dataclasses
 import hashlib
 from collections import Counter
-from contextlib import contextmanager
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import data
 from attn_cnn_jax.config import base_config
 from attn_cnn_jax.data.dataset import channel_statistics
-from attn_cnn_jax.data.prepared import RecordFields, materialise
 from attn_cnn_jax.errors import UserError
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -296,174 +292,3 @@ def test_statistics_of_what_is_no_images_are_refused():
     for shape, dtype in (((2, 8, 8, 1), "float64"), ((2, 8, 8), "uint8")):
         with pytest.raises(UserError, match=f"images are {dtype} .*, not uint8"):
             channel_statistics(np.zeros(shape, dtype))
-
-
-@contextmanager
-def prepared(name: str, data_dir: Path, splits: tuple[str, ...] = ("train", "test")):
-    """`name` looks prepared in `data_dir`; its 12 records a split are TFDS's mocks."""
-    builder = tfds.builder(name, data_dir=str(data_dir), file_format="array_record")
-    infos = [
-        tfds.core.SplitInfo(
-            name=split,
-            shard_lengths=[12],
-            num_bytes=0,
-            filename_template=tfds.core.ShardedFileTemplate(
-                data_dir=builder.data_dir,
-                dataset_name=builder.name,
-                split=split,
-                filetype_suffix="array_record",
-            ),
-        )
-        for split in splits
-    ]
-    builder.info.set_splits(tfds.core.splits.SplitDict(infos))
-    Path(builder.data_dir).mkdir(parents=True)
-    builder.info.write_to_directory(builder.data_dir)
-    with tfds.testing.mock_data(num_examples=12, data_dir=str(data_dir)):
-        yield fields(name, data_dir=str(data_dir))
-
-
-TFDS = [
-    ("cifar10", (32, 32, 3), 10),
-    ("cifar100", (32, 32, 3), 100),
-    ("mnist", (28, 28, 1), 10),
-    ("stl10", (96, 96, 3), 10),
-]
-
-
-@pytest.mark.parametrize("name, shape, num_classes", TFDS)
-def test_tfds_data_are_found_by_their_features(name, shape, num_classes, tmp_path):
-    with prepared(name, tmp_path) as dataset_fields:
-        dataset = data.load(dataset_fields)
-    assert dataset.image_shape == shape and dataset.num_classes == num_classes
-    for split in (dataset.train, dataset.test):
-        assert split.images.shape == (12, *shape) and split.images.dtype == np.uint8
-        assert split.labels.shape == (12,) and split.labels.dtype == np.int32
-        assert split.labels.max() < num_classes
-    assert dataset.train.images.std() > 10  # decoded, not empty
-    if name.startswith("cifar"):
-        assert (dataset.mean, dataset.std) == (CIFAR_MEAN, CIFAR_STD)
-        assert dataset.test.ids is not None and dataset.test.ids.shape == (12,)
-    else:
-        assert dataset.test.ids is None
-        pixels = dataset.train.images / 255.0
-        np.testing.assert_allclose(dataset.mean, pixels.mean((0, 1, 2)), rtol=1e-9)
-        np.testing.assert_allclose(dataset.std, pixels.std((0, 1, 2)), rtol=1e-9)
-
-
-def test_data_that_are_not_prepared_name_the_ways_out(tmp_path):
-    with pytest.raises(UserError) as error:
-        data.load(fields("cifar10", data_dir=str(tmp_path)))
-    for word in ("cifar10", str(tmp_path), "prepare_data", ":digits", "--data_dir"):
-        assert word in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["no_such_set", "Cifar 10", "cifar10/no_such_config"])
-def test_an_unknown_dataset_is_named(name, tmp_path):
-    with pytest.raises(UserError, match="no_such_|Cifar 10") as error:
-        data.load(fields(name, data_dir=str(tmp_path)))
-    assert "\n" not in str(error.value)
-
-
-class Records:
-    """Stands in for a TFDS data source."""
-
-    def __init__(self, records: list) -> None:
-        self._records = records
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, row: int) -> dict:
-        record = self._records[row]
-        if isinstance(record, Exception):
-            raise record
-        return record
-
-
-def record(label: int = 1, shape: tuple[int, ...] = (4, 4, 3), dtype=np.uint8) -> dict:
-    return {"image": np.zeros(shape, dtype), "label": label}
-
-
-BAD = {
-    "damaged": (RuntimeError("Corrupted Riegeli/records file: hash\nmore"), "hash"),
-    "another size": (record(shape=(4, 5, 3)), r"\(4, 5, 3\)"),
-    "another type": (record(dtype=np.float32), "float32"),
-    "label too large": (record(label=10), "label 10"),
-    "label missing": (record(label=-1), "label -1"),
-}
-
-
-@pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("position", [3, 299])
-def test_a_bad_record_is_named(bad, position):
-    records: list = [record(label=i % 10) for i in range(300)]
-    records[position], message = BAD[bad]
-    with pytest.raises(UserError, match=f"record {position}\\b") as error:
-        materialise(Records(records), RecordFields("image", "label"), 10, "reading")
-    error.match(message)
-    assert "\n" not in str(error.value)
-
-
-def test_good_records_keep_their_order():
-    images = random_images((300, 4, 4, 3))
-    records = [{"image": i, "label": n % 10} for n, i in enumerate(images)]
-    for number, fields_of_record in enumerate(records):
-        fields_of_record["id"] = f"train_{number:05d}".encode()
-    split = materialise(
-        Records(records), RecordFields("image", "label", "id"), 10, "reading"
-    )
-    assert split.ids.tolist()[298:] == ["train_00298", "train_00299"]
-    np.testing.assert_array_equal(split.images, images)
-    assert split.labels.tolist() == [n % 10 for n in range(300)]
-
-
-def test_a_damaged_first_record_is_named():
-    records = [RuntimeError("open() failed"), record()]
-    with pytest.raises(UserError, match=r"record 0 .*open\(\) failed.*prepare_data"):
-        materialise(Records(records), RecordFields("image", "label"), 10, "reading")
-
-
-REFUSED = [
-    ("voc", ("train", "test"), "voc is not image classification"),
-    ("tf_flowers", ("train", "test"), "tf_flowers differ in size"),
-    ("mnist", ("train",), "mnist has the splits train;"),
-]
-
-
-@pytest.mark.parametrize("name, splits, message", REFUSED)
-def test_a_dataset_that_cannot_be_classified_is_refused(
-    name, splits, message, tmp_path
-):
-    with prepared(name, tmp_path, splits) as dataset_fields:
-        with pytest.raises(UserError, match=message):
-            data.load(dataset_fields)
-
-
-def test_a_dataset_without_test_split_is_scored_on_its_validation(tmp_path):
-    with prepared("mnist", tmp_path, ("train", "validation")) as dataset_fields:
-        assert len(data.load(dataset_fields).test) == 12
-
-
-def test_what_tfds_cannot_read_without_tensorflow_is_named(tmp_path):
-    """Prepared as TFRecord, which is what TFDS does by default."""
-    with prepared("cifar10", tmp_path):
-        pass
-    (info,) = tmp_path.glob("cifar10/*/dataset_info.json")
-    text = info.read_text().replace("array_record", "tfrecord")
-    info.write_text(text)
-    with pytest.raises(UserError, match="TFRecord.*prepare_data") as error:
-        data.load(fields("cifar10", data_dir=str(tmp_path)))
-    assert "\n" not in str(error.value)
-    info.write_text(text[: len(text) // 2])
-    with pytest.raises(UserError, match="cifar10"):
-        data.load(fields("cifar10", data_dir=str(tmp_path)))
-
-
-def test_a_prepared_dataset_without_its_files_is_named(tmp_path):
-    with prepared("cifar10", tmp_path):
-        pass
-    with pytest.raises(UserError, match="cifar10") as error:
-        data.load(fields("cifar10", data_dir=str(tmp_path)))
-    assert "\n" not in str(error.value)

@@ -61,7 +61,7 @@ def test_the_commands_do_what_the_guide_says(guide):
     assert "dataset also: its loader returned a value of type list" in done.stderr
     done = guide.run(evaluate.replace("--variant=photo_tiles.py", ""))
     assert done.returncode == 2
-    assert "no dataset 'photo_tiles'; --variant=FILE.py adds" in done.stderr
+    assert "of your own needs --variant=FILE.py" in done.stderr
 
 
 def test_everything_takes_up_an_entry(tiles):

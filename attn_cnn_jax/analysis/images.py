@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from attn_cnn_jax.data import Dataset
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, first_line
 from attn_cnn_jax.prepare_data import archives, binary, pickles
 
 _MAX_PIXELS = 64 * 2**20
@@ -142,7 +142,8 @@ def _of_file(path: pathlib.Path, shape: tuple[int, int, int]) -> _Chosen:
         raise
     except Exception as error:  # a damaged file makes Pillow raise whatever it likes
         raise UserError(
-            f"{path} cannot be read as an image ({', '.join(_FORMATS)}): {error}."
+            f"{path} cannot be read as an image ({', '.join(_FORMATS)}): "
+            f"{first_line(error)}."
         ) from error
     white = Image.new("RGBA", upright.size, "white")
     opaque = Image.alpha_composite(white, upright).convert(
@@ -201,8 +202,7 @@ def _file_names(batch: dict, record: str, found: archives.Files) -> list[str]:
     whole = isinstance(names, list) and isinstance(pixels, np.ndarray)
     if not whole or pixels.shape != (len(names), binary.PIXELS) or pixels.dtype != "u1":
         raise UserError(f"{record} in {found.where} is no whole batch of CIFAR.")
-    texts = [n.decode("latin1") if isinstance(n, bytes) else str(n) for n in names]
-    return [text.removesuffix(".png") for text in texts]
+    return [pickles.text(name).removesuffix(".png") for name in names]
 
 
 def _row(dataset: Dataset, pixels: np.ndarray, names: list[str], row: int) -> _Chosen:

@@ -179,6 +179,7 @@ def _side_by_side(configs: list[str]) -> int:
 
 def _keep(record: dict[str, Any], workdir: pathlib.Path) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
+    checkpoint.refuse_links(workdir)
     with (workdir / "bench.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
 

@@ -29,6 +29,7 @@ from attn_cnn_jax.checkpoint.folder import (
     refuse_other_shapes,
     save_variables,
 )
+from attn_cnn_jax.checkpoint.lock import refuse_links
 from attn_cnn_jax.checkpoint.manager import Checkpoints
 from attn_cnn_jax.errors import UserError
 
@@ -40,6 +41,7 @@ __all__ = [
     "is_resumable",
     "load",
     "read_config",
+    "refuse_links",
     "refuse_other_shapes",
     "snapshots",
     "steps",
@@ -135,6 +137,7 @@ def write_config(workdir: str | os.PathLike, config: ConfigDict) -> None:
     path = pathlib.Path(workdir) / "config.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        refuse_links(path.parent)
         new = path.with_suffix(".json.new")
         new.write_text(config_lib.to_json(config) + "\n", encoding="utf-8")
         new.replace(path)

@@ -14,6 +14,22 @@ from attn_cnn_jax.errors import UserError
 _OF_A_RUN = ("metrics.jsonl", "snapshots", "checkpoints")
 
 
+def refuse_links(workdir: pathlib.Path) -> None:
+    """Raise a `UserError` at a link that leads out of a workdir that is to be written.
+
+    It may have come with a run of somebody else, to have another file written over or
+    another folder emptied. The workdir itself may be a link.
+    """
+    inside = os.path.realpath(workdir)
+    for pattern in ("*", "*/*"):  # a folder before what is in it
+        for path in workdir.glob(pattern):
+            leads = pathlib.Path(os.path.realpath(path))
+            if path.is_symlink() and not leads.is_relative_to(inside):
+                raise UserError(
+                    f"{path} leads to {leads}, outside of the workdir; remove the link."
+                )
+
+
 class WorkdirLock:
     """Holds `run.lock` of a workdir until it is closed; also a context manager.
 
@@ -28,6 +44,7 @@ class WorkdirLock:
     def __init__(self, workdir: pathlib.Path) -> None:
         path = workdir / "run.lock"
         workdir.mkdir(parents=True, exist_ok=True)
+        refuse_links(workdir)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

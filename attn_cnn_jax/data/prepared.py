@@ -1,5 +1,9 @@
 """Datasets that TFDS has prepared, read without TensorFlow."""
 
+import io
+import pathlib
+import warnings
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -7,8 +11,12 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
+from attn_cnn_jax.data import folders, verified
 from attn_cnn_jax.data.dataset import Dataset, Split, channel_statistics
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, first_line
+
+_MODES = {1: "L", 3: "RGB"}  # what Pillow calls images of so many channels
+_FORMATS = ("PNG", "JPEG", "BMP")
 
 
 def load(
@@ -16,73 +24,141 @@ def load(
     data_dir: str,
     *,
     statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
-    remedy: str = "Have TFDS prepare it with file_format='array_record'",
+    counts: Mapping[str, int] | None = None,
+    remedy: str = "A dataset of your own needs --variant=FILE.py; for another one, have "
+    "TFDS prepare it with file_format='array_record'",
 ) -> Dataset:
     """Return an image-classification dataset that TFDS prepared, of one image size.
 
     `statistics` are the mean and std of each channel, by default those of the training
-    images. Raises a `UserError` where the dataset is damaged, of another kind, or not
-    prepared, which names the `remedy`.
+    images; `counts` are the records that each split should have, if known. A warning
+    says that the files were never verified, or that records were left out on purpose.
+    Raises a `UserError` where the files are not those that were verified, cannot be
+    read, or are of another kind; and one with the `remedy` where there are none.
     """
-    import tensorflow_datasets as tfds
-    from google.protobuf import json_format
-
-    try:
-        builder: Any = tfds.builder(name, data_dir=data_dir or None)
-        splits = builder.info.splits
-        features: Any = builder.info.features
-        if not splits:
-            raise UserError(_missing(name, builder.data_dir, remedy))
-        fields = _record_fields(name, builder.info)
-        test_name = "test" if "test" in splits else "validation"
-        if "train" not in splits or test_name not in splits:
-            raise UserError(
-                f"dataset {name} has the splits {', '.join(splits)}; training needs "
-                "train and one of test and validation."
-            )
-        sources = [builder.as_data_source(split) for split in ("train", test_name)]
-    except tfds.core.DatasetNotFoundError as error:
+    folder = folders.find(name, data_dir, remedy)
+    verification = verified.check(folder)
+    info, sources = open_folder(folder)
+    fields = _record_fields(name, info)
+    test_name = "test" if "test" in sources else "validation"
+    if "train" not in sources or test_name not in sources:
         raise UserError(
-            f"TFDS knows no dataset {name!r}; --variant=FILE.py adds one of your own."
-        ) from error
-    except AssertionError as error:
-        raise UserError(_missing(name, builder.data_dir, remedy)) from error
-    except NotImplementedError as error:
-        raise UserError(
-            f"{name} in {builder.data_dir} is stored as TFRecord, which needs "
-            "TensorFlow; convert it with python -m attn_cnn_jax.prepare_data "
-            f"--source={builder.data_dir} --data_dir=NEW_DIR."
-        ) from error
-    except (ImportError, OSError, ValueError, json_format.Error) as error:
-        raise UserError(f"dataset {name} cannot be read: {_first_line(error)}") from (
-            error
+            f"dataset {name} has the splits {', '.join(sources) or '(none)'}; training "
+            "needs train and one of test and validation."
         )
-    label = features[fields.label]
+    _judge(f"{name} in {folder}", folder, verification, sources, counts)
     train, test = (
-        materialise(source, fields, label.num_classes, f"reading {name}")
-        for source in sources
+        materialise(sources[split], fields.decode, fields.shape, f"reading {name}")
+        for split in ("train", test_name)
     )
     mean, std = statistics or channel_statistics(train.images)
-    return Dataset(tuple(label.names), mean, std, train, test)
+    return Dataset(fields.class_names, mean, std, train, test)
 
 
-def _missing(name: str, data_dir: Any, remedy: str) -> str:
-    return (
-        f"{name} is not prepared in {data_dir}. {remedy}, name the folder with "
-        "--data_dir, or train on data that ships: --config=...:digits."
+def open_folder(folder: pathlib.Path) -> tuple[Any, dict[str, Any]]:
+    """Return TFDS's info of a prepared folder, and the records of each split.
+
+    Nothing in the folder is run, and each of its files has the records it should; else
+    a `UserError` says what is wrong. A record is a serialised `tf.train.Example`; they
+    are sequences of bytes, of which any may turn out to be damaged.
+    """
+    import tensorflow_datasets as tfds
+
+    folders.refuse_what_is_not_plain(folder)
+    try:
+        builder: Any = tfds.builder_from_directory(folder)
+        splits = builder.info.splits
+        for split in splits.values():
+            _check_shards(split)
+        raw = tfds.decode.DeserializeMethod.RAW_BYTES
+        return builder.info, {
+            split: builder.as_data_source(split, deserialize_method=raw)
+            for split in splits
+        }
+    except UserError:
+        raise
+    except Exception as error:  # TFDS and array_record raise whatever they like
+        raise UserError(f"{folder} cannot be read: {first_line(error)}") from error
+
+
+def _check_shards(split: Any) -> None:
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    for path, expected in zip(split.filepaths, split.shard_lengths, strict=True):
+        if not path.is_file():
+            raise UserError(f"{path} is missing. Prepare the dataset again.")
+        reader = ArrayRecordReader(str(path))
+        found = reader.num_records()
+        reader.close()
+        if found != expected:
+            raise UserError(
+                f"{path} has {found:,} records, not {expected:,}. Prepare the dataset "
+                "again."
+            )
+
+
+def _judge(
+    name: str,
+    folder: pathlib.Path,
+    verification: verified.Verification | None,
+    sources: Mapping[str, Any],
+    counts: Mapping[str, int] | None,
+) -> None:
+    """Refuse, or warn of, what is less than a whole dataset that was verified."""
+    few = ", ".join(
+        f"{len(sources.get(split, ())):,} of {count:,} {split} records"
+        for split, count in (counts or {}).items()
+        if len(sources.get(split, ())) != count
     )
+    check = "python -m attn_cnn_jax.prepare_data"
+    check += f" --source={folder} --data_dir={folder.parent.parent}"
+    line = ""
+    if few and not (verification and verification.partial):
+        raise UserError(
+            f"{name} is not whole: {few}. Prepare it again from a complete copy; if "
+            f"records are left out on purpose, say so once: {check} --allow_partial"
+        )
+    if few:
+        line = f"{name} is not whole, as it was prepared on purpose: {few}."
+    elif verification is None:
+        line = f"{name} was never verified" + (
+            f"; to do it: {check}" if counts else "."
+        )
+    if line and jax.process_index() == 0:
+        warnings.warn(line, stacklevel=4)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+class Record(NamedTuple):
+    """An image [H, W, C], its label and, where records have names, its name."""
+
+    image: np.ndarray
+    label: int
+    id: str | None = None
 
 
 class RecordFields(NamedTuple):
-    """The fields of a record that hold its image, its label and, if any, its name."""
+    """The fields of a record that hold its image, its label and, if any, its name.
+
+    The image has to be of `shape`, the label the place of one of `class_names`.
+    """
 
     image: str
     label: str
-    id: str | None = None
+    id: str | None
+    shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+
+    def decode(self, payload: bytes) -> Record:
+        """Return the record of a serialised `tf.train.Example`."""
+        feature = parse_example(payload)
+        label = feature[self.label].int64_list.value[0]
+        if not 0 <= label < len(self.class_names):
+            raise ValueError(f"label {label} of {len(self.class_names)} classes")
+        image = decode_image(feature[self.image].bytes_list.value[0], self.shape)
+        if self.id is None:
+            return Record(image, label)
+        text = feature[self.id].bytes_list.value[0].decode(errors="replace")
+        return Record(image, label, text)
 
 
 def _record_fields(name: str, info: Any) -> RecordFields:
@@ -102,35 +178,77 @@ def _record_fields(name: str, info: Any) -> RecordFields:
             )
         return keys[0]
 
-    image_key, label_key = only(tfds.features.Image), only(tfds.features.ClassLabel)
-    if None in features[image_key].shape:
+    image, label = only(tfds.features.Image), only(tfds.features.ClassLabel)
+    shape, dtype = tuple(features[image].shape), features[image].np_dtype
+    if None in shape:
         raise UserError(f"the images of {name} differ in size; training needs one.")
+    if dtype != np.uint8 or len(shape) != 3 or shape[-1] not in _MODES:
+        raise UserError(
+            f"the images of {name} are {np.dtype(dtype)} {list(shape)}; training needs "
+            "uint8 [height, width, 1 or 3]."
+        )
+    if not features[label].num_classes:
+        raise UserError(f"dataset {name} does not say how many classes it has.")
     has_id = "id" in features and isinstance(features["id"], tfds.features.Text)
-    return RecordFields(image_key, label_key, "id" if has_id else None)
+    class_names = tuple(features[label].names)
+    return RecordFields(image, label, "id" if has_id else None, shape, class_names)
+
+
+def parse_example(payload: bytes) -> Any:
+    """Return the features of a serialised `tf.train.Example` by name."""
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    example = vars(tf_example_pb2)["Example"]  # made at run time: no checker knows it
+    return example.FromString(payload).features.feature
+
+
+def decode_image(data: bytes, shape: tuple[int, int, int]) -> np.ndarray:
+    """Return the uint8 image of `shape` (height, width, channels) in a PNG or JPEG.
+
+    Raises a `ValueError` for another size, before memory is taken for the pixels.
+    """
+    from PIL import Image
+
+    height, width, channels = shape
+    with Image.open(io.BytesIO(data), formats=_FORMATS) as file:
+        if file.size != (width, height):
+            raise ValueError(
+                f"an image of {file.height} x {file.width} pixels, not {height} x "
+                f"{width}"
+            )
+        if file.mode.startswith(("I", "F")):
+            raise ValueError("an image of more than 8 bits a channel")
+        mode = _MODES[channels]
+        image = file if file.mode == mode else file.convert(mode)
+        return np.asarray(image).reshape(shape)
 
 
 def materialise(
-    source: Any, fields: RecordFields, num_classes: int, title: str
+    source: Any,
+    decode: Callable[[bytes], Record],
+    shape: tuple[int, int, int],
+    title: str,
 ) -> Split:
     """Decode every record once; raise a `UserError` that names a damaged one."""
     count = len(source)
-    first = _record(source, 0)[fields.image]
-    images = np.empty((count, *first.shape), np.uint8)
+    try:
+        images = np.empty((count, *shape), np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise UserError(
+            f"{count:,} images of {list(shape)} do not fit in memory."
+        ) from error
     labels = np.empty((count,), np.int32)
-    ids = [""] * count
+    ids: list[str | None] = [None] * count
 
     def read(row: int) -> None:
-        record = _record(source, row)
-        image, label = record[fields.image], int(record[fields.label])
-        if image.shape != first.shape or image.dtype != np.uint8:
+        try:
+            images[row], labels[row], ids[row] = decode(source[row])
+        except Exception as error:  # protobuf and Pillow raise whatever they like
             raise UserError(
-                f"record {row} is {image.dtype} {image.shape}, not uint8 {first.shape}."
-            )
-        if not 0 <= label < num_classes:
-            raise UserError(f"record {row} has label {label} of {num_classes} classes.")
-        images[row], labels[row] = image, label
-        if fields.id:
-            ids[row] = _text(record[fields.id])
+                f"record {row} of the dataset is damaged ({first_line(error)}); "
+                "remove its folder and prepare it again with python -m "
+                "attn_cnn_jax.prepare_data."
+            ) from error
 
     with ThreadPoolExecutor() as pool:  # PNG decoding releases the interpreter lock
         hidden = None if jax.process_index() == 0 else True  # None: off a terminal
@@ -138,19 +256,4 @@ def materialise(
         with progress:
             for _ in pool.map(read, range(count), chunksize=256):
                 progress.update()
-    return Split(images, labels, np.array(ids) if fields.id else None)
-
-
-def _text(value: Any) -> str:
-    """Return a text that TFDS gives as bytes, or as str in its mocked data."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _record(source: Any, row: int) -> dict[str, Any]:
-    try:
-        return source[row]
-    except Exception as error:
-        raise UserError(
-            f"record {row} of the dataset is damaged ({_first_line(error)}); remove "
-            "its folder and prepare it again with python -m attn_cnn_jax.prepare_data."
-        ) from error
+    return Split(images, labels, None if None in ids else np.array(ids))

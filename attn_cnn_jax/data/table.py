@@ -17,6 +17,8 @@ from attn_cnn_jax.data.dataset import (
     refuse_unsound,
 )
 
+CIFAR_COUNTS = {"train": 50_000, "test": 10_000}
+
 
 @dataclasses.dataclass(frozen=True)
 class DatasetEntry:
@@ -69,6 +71,7 @@ def _cifar(name: str, num_classes: int) -> DatasetEntry:
         prepared.load,
         name,
         statistics=((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+        counts=CIFAR_COUNTS,
         remedy="Import a local copy with python -m attn_cnn_jax.prepare_data "
         "--source=PATH, fetch it with --download",
     )

@@ -7,6 +7,7 @@
   state_dicts; needs the package torch.
 """
 
+import re
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, first_line
 
 # No published state is larger than 250 MB, but a zip file may claim any size.
 _MAX_BYTES = 4 * 2**30
+_SAFE_TORCH = (2, 6)
 # The report's code saves these beside the state_dicts, to resume a run.
 _NO_WEIGHTS = {"epoch", "optim", "scheduler"}
 
@@ -53,7 +55,10 @@ def read_state(path: str | Path) -> dict[str, np.ndarray]:
     if path.suffix not in _READERS:
         raise UserError(f"{path}: not one of {', '.join(_READERS)}.")
     try:
-        return _READERS[path.suffix](path)
+        state = _READERS[path.suffix](path)
+        if sum(array.nbytes for array in state.values()) > _MAX_BYTES:
+            raise UserError(f"{path} holds more than {_MAX_BYTES} bytes of tensors.")
+        return state
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         raise UserError(
@@ -62,8 +67,7 @@ def read_state(path: str | Path) -> dict[str, np.ndarray]:
     except UserError:
         raise
     except Exception as error:  # each format has errors of its own
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} cannot be read: {reason}") from error
+        raise UserError(f"{path} cannot be read: {first_line(error)}") from error
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -85,6 +89,12 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def _read_torch(path: Path) -> dict[str, np.ndarray]:
     import torch  # pyright: ignore[reportMissingImports]
 
+    version = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if version is None or (int(version[1]), int(version[2])) < _SAFE_TORCH:
+        raise UserError(
+            f"PyTorch {torch.__version__} can be made to run what a state holds "
+            "(CVE-2025-32434): pip install 'torch>=2.6'."
+        )
     state = torch.load(path, map_location="cpu", weights_only=True)
     return {name: value.detach().numpy() for name, value in unwrap(state).items()}
 

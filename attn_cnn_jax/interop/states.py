@@ -11,7 +11,7 @@ from flax import linen as nn
 from flax import traverse_util
 
 from attn_cnn_jax import models
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, first_line, one_line
 from attn_cnn_jax.interop import attention_cnn, google, report, san
 from attn_cnn_jax.interop.layouts import Rule, Tensor, mapping
 from attn_cnn_jax.interop.state_files import unwrap
@@ -209,7 +209,9 @@ def _arrays(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
         try:
             arrays[name] = np.asarray(value)
         except (TypeError, ValueError) as error:
-            raise UserError(f"{name} is not a tensor: {error}.") from error
+            raise UserError(
+                f"{one_line(name)} is not a tensor: {first_line(error)}."
+            ) from error
     return arrays
 
 
@@ -266,7 +268,9 @@ def _check_state(state: Mapping[str, np.ndarray], tensors: list[Tensor]) -> None
         for tensor in tensors
     }
     problems = [f"{name} is missing" for name in shapes if name not in state]
-    problems += [f"{name} is left over" for name in state if name not in shapes]
+    problems += [
+        f"{one_line(name)} is left over" for name in state if name not in shapes
+    ]
     for name in shapes.keys() & state.keys():
         value, shape = state[name], shapes[name]
         if value.shape != shape:

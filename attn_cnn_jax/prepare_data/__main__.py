@@ -12,6 +12,7 @@ import sys
 from absl import flags
 
 from attn_cnn_jax import command_line
+from attn_cnn_jax.data import default_data_dir
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.prepare_data import copies, download, verify, write
 from attn_cnn_jax.prepare_data.cifar import LABELS
@@ -35,7 +36,7 @@ def main() -> None:
         raise UserError("give --source=PATH of a copy that you have, or --download.")
     if FLAGS.url is not None and not FLAGS.download:
         raise UserError("--url needs --download.")
-    data_dir = verify.default_data_dir()
+    data_dir = default_data_dir()
     if FLAGS.data_dir is not None:
         data_dir = pathlib.Path(FLAGS.data_dir).expanduser()
     prepared = FLAGS.dataset or "cifar10"
@@ -93,7 +94,7 @@ def _say_how_to_train(dataset: str, data_dir: pathlib.Path) -> None:
     command = "python -m attn_cnn_jax.main --config=configs/laptop.py"
     if dataset != "cifar10":
         command += f":{dataset}"
-    if data_dir.absolute() != verify.default_data_dir().absolute():
+    if data_dir.absolute() != default_data_dir().absolute():
         command += f" --data_dir={shlex.quote(str(data_dir))}"
     print(f"Train with it: {command}")
 

@@ -6,10 +6,9 @@ import io
 import lzma
 import pathlib
 import tarfile
-import zlib
 from collections.abc import Callable, Collection, Iterator
 
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, first_line
 
 MAX_FILE = 256 * 2**20  # bytes; the largest official file has 155 MB
 MAX_ARCHIVE = 512 * 2**20  # bytes, decompressed; the official ones have 185 MB
@@ -58,14 +57,14 @@ def of_archive(path: pathlib.Path, wanted: Collection[str]) -> Files:
     """Read the wanted files of a tar archive (plain, gzip or xz) into memory.
 
     Members are known by their basename alone and nothing is written to disk, so that
-    no path in the archive matters; links and devices are passed over.
+    no path in the archive matters; links, devices and files with holes are passed over.
     """
     found: dict[str, Callable[[], bytes]] = {}
     try:
         with _decompressed(path) as file, tarfile.open(fileobj=file, mode="r|") as tar:
             for member in tar:
                 name = member.name.rpartition("/")[2]
-                if name not in wanted or not member.isreg():
+                if name not in wanted or not member.isreg() or member.issparse():
                     continue
                 if name in found:
                     raise UserError(f"{path} holds two files named {name}.")
@@ -79,9 +78,12 @@ def of_archive(path: pathlib.Path, wanted: Collection[str]) -> Files:
                 found[name] = lambda data=data: data
             while file.read(2**20):
                 pass  # to the end, where gzip and xz keep their checksums
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # tarfile and gzip raise whatever they like
         raise UserError(
-            f"{path} is truncated or no tar archive ({error}). Download it again."
+            f"{path} is truncated or no tar archive ({first_line(error)}). Download it "
+            "again."
         ) from error
     return Files(str(path), found)
 

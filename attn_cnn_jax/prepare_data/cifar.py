@@ -6,9 +6,9 @@ import hashlib
 import numpy as np
 from jaxtyping import Integer, UInt8
 
+from attn_cnn_jax.data import CIFAR_COUNTS
 from attn_cnn_jax.errors import UserError
 
-COUNTS = {"train": 50_000, "test": 10_000}
 # Classes of each label, in the order of the label bytes of the binary layout.
 LABELS = {"cifar10": {"label": 10}, "cifar100": {"coarse_label": 20, "label": 100}}
 # sha256 of a split in the official order: the labels, a byte each, then the pixels of
@@ -59,7 +59,7 @@ class Cifar:
                     f"{where} names {len(set(names))} classes for {kind}, not "
                     f"{classes}: use an undamaged copy of {self.name}."
                 )
-        for name, count in COUNTS.items():
+        for name, count in CIFAR_COUNTS.items():
             split = self.splits[name]
             for kind, classes in LABELS[self.name].items():
                 check_labels(split.labels[kind], classes, f"{where}: {kind} of {name}")

@@ -1,6 +1,5 @@
 """A data set that TFDS prepared as TFRecords, read without TensorFlow."""
 
-import io
 import json
 import pathlib
 import re
@@ -8,24 +7,24 @@ import struct
 from typing import Any
 
 import numpy as np
-from PIL import Image
-from tensorflow_datasets.proto import tf_example_pb2
 from tqdm import tqdm
 
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.data import CIFAR_COUNTS
+from attn_cnn_jax.data.prepared import decode_image, parse_example
+from attn_cnn_jax.errors import UserError, first_line
 from attn_cnn_jax.prepare_data.archives import read_file
-from attn_cnn_jax.prepare_data.cifar import COUNTS, LABELS, Cifar, Split
+from attn_cnn_jax.prepare_data.cifar import LABELS, Cifar, Split
 
 INFO = "dataset_info.json"
-MAX_RECORD = 2**16  # bytes; a PNG of 32 x 32 pixels has less than 4,000
-_Example: Any = vars(tf_example_pb2)["Example"]  # made at run time: no checker knows it
+MAX_RECORD = 2**14  # bytes; a PNG of 32 x 32 pixels has less than 4,000
+MAX_ID = 64  # bytes: train_00000 has 11
 CHUNK = 4_096  # records whose checksums are computed together
 
 
 def dataset_of(folder: pathlib.Path) -> str | None:
     """Return the data set that dataset_info.json of a TFDS folder names, or None."""
     name = _info(folder).get("name")
-    return name if name in LABELS else None
+    return name if isinstance(name, str) and name in LABELS else None
 
 
 def read(folder: pathlib.Path, name: str) -> Cifar:
@@ -35,7 +34,7 @@ def read(folder: pathlib.Path, name: str) -> Cifar:
             f"{folder} needs no preparation: use it with --data_dir="
             f"{folder.absolute().parent.parent}."
         )
-    splits = {split: _read_split(folder, name, split) for split in COUNTS}
+    splits = {split: _read_split(folder, name, split) for split in CIFAR_COUNTS}
     label_names = {
         kind: read_file(folder / f"{kind}.labels.txt")
         .decode("ascii", "replace")
@@ -48,33 +47,39 @@ def read(folder: pathlib.Path, name: str) -> Cifar:
 def _info(folder: pathlib.Path) -> dict[str, Any]:
     try:
         info = json.loads(read_file(folder / INFO))
-    except ValueError:
+    except (RecursionError, ValueError):
         return {}
     return info if isinstance(info, dict) else {}
 
 
 def _read_split(folder: pathlib.Path, name: str, split: str) -> Split:
-    payloads = [
-        payload for path in _shards(folder, name, split) for payload in records(path)
-    ]
+    payloads: list[bytes] = []
+    for path in _shards(folder, name, split):
+        payloads += records(path)
+        if len(payloads) > CIFAR_COUNTS[split]:
+            raise UserError(f"{folder} has too many records of {split} to be {name}.")
     images = np.empty((len(payloads), 32, 32, 3), np.uint8)
     labels = {kind: np.empty(len(payloads), np.int64) for kind in LABELS[name]}
     ids = []
     bar = tqdm(payloads, f"read {split}", unit=" images", disable=None)
     for row, payload in enumerate(bar):
         try:
-            example = _Example.FromString(payload)
-            feature = example.features.feature
-            images[row] = _decode(feature["image"].bytes_list.value[0])
+            feature = parse_example(payload)
+            png = feature["image"].bytes_list.value[0]
+            images[row] = decode_image(png, (32, 32, 3))
             for kind in labels:
                 labels[kind][row] = feature[kind].int64_list.value[0]
-            ids.append(feature["id"].bytes_list.value[:1])
+            ids.append(b"".join(feature["id"].bytes_list.value[:1])[:MAX_ID])
         except Exception as error:  # protobuf and PIL raise whatever they like
             raise UserError(
-                f"record {row} of {split} in {folder} is no image of CIFAR: {error}."
+                f"record {row} of {split} in {folder} is no image of CIFAR: "
+                f"{first_line(error)}."
             ) from error
+    named = [name for name in ids if name]  # early versions of TFDS wrote none
+    if len(set(named)) != len(named):
+        raise UserError(f"{folder} holds records of {split} twice. Copy it again.")
     # TFDS shuffles what it writes; the ids say the order it read.
-    order = np.argsort([bytes(i[0]) if i else b"" for i in ids], kind="stable")
+    order = np.argsort(ids, kind="stable")
     return Split(images[order], {kind: labels[kind][order] for kind in labels})
 
 
@@ -88,13 +93,6 @@ def _shards(folder: pathlib.Path, name: str, split: str) -> list[pathlib.Path]:
             f"whose names promise {max(totals, default=1)}. Copy it again."
         )
     return found
-
-
-def _decode(png: bytes) -> np.ndarray:
-    with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
-        if image.size != (32, 32) or image.mode != "RGB":  # before it is decoded
-            raise ValueError(f"a {image.mode} image of {image.size} pixels")
-        return np.asarray(image)
 
 
 def records(path: pathlib.Path) -> list[bytes]:
@@ -114,6 +112,8 @@ def records(path: pathlib.Path) -> list[bytes]:
         end = at + 12 + length + 4
         if end > len(data):
             raise UserError(f"{path} is truncated. Copy it again.")
+        if len(payloads) > max(CIFAR_COUNTS.values()):
+            raise UserError(f"{path} has too many records to be of CIFAR.")
         heads.append(data[at : at + 8])
         payloads.append(data[at + 12 : end - 4])
         sums += [head_sum, struct.unpack_from("<I", data, end - 4)[0]]

@@ -1,23 +1,20 @@
 """Read every record of a prepared data set and check that it is whole."""
 
 import contextlib
-import hashlib
-import json
-import os
 import pathlib
-from collections.abc import Iterator
+import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from absl import logging
 from tensorflow_datasets.image_classification import cifar as official
 from tqdm import tqdm
 
-from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.prepare_data.cifar import COUNTS, LABELS, Cifar, check_count
-
-VERIFIED = "verified.json"  # beside the records: the sha256 of each file, once verified
-CHUNK = 1_000  # records that are read at once
+from attn_cnn_jax.data import CIFAR_COUNTS, verified
+from attn_cnn_jax.data.prepared import decode_image, open_folder, parse_example
+from attn_cnn_jax.errors import UserError, first_line
+from attn_cnn_jax.prepare_data.cifar import LABELS, Cifar, check_count
 
 Counts = dict[str, dict[str, np.ndarray]]  # split -> kind of label -> records per class
 
@@ -25,12 +22,6 @@ Counts = dict[str, dict[str, np.ndarray]]  # split -> kind of label -> records p
 def builder_class(dataset: str) -> type[tfds.core.GeneratorBasedBuilder]:
     """Return the official builder of cifar10 or cifar100."""
     return {"cifar10": official.Cifar10, "cifar100": official.Cifar100}[dataset]
-
-
-def default_data_dir() -> pathlib.Path:
-    """Return where TFDS looks by itself: $TFDS_DATA_DIR or ~/tensorflow_datasets."""
-    default = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
-    return pathlib.Path(default).expanduser()
 
 
 def prepared_dir(dataset: str, data_dir: pathlib.Path) -> pathlib.Path:
@@ -47,7 +38,8 @@ def is_prepared(dataset: str, data_dir: pathlib.Path, *, allow_partial: bool) ->
     """Return True if `data_dir` holds the whole data set already.
 
     A data set that this command has verified is known by its files' digests; one that
-    TFDS wrote is read through. Raises a `UserError` if it is damaged or incomplete.
+    TFDS wrote is read through, and its digests are recorded. So is that `allow_partial`
+    left records out on purpose. Raises a `UserError` if it is damaged or incomplete.
     """
     target = prepared_dir(dataset, data_dir)
     if not target.exists():
@@ -58,47 +50,42 @@ def is_prepared(dataset: str, data_dir: pathlib.Path, *, allow_partial: bool) ->
             f"this with --source={target} and another --data_dir to convert them."
         )
     try:
-        signed = json.loads((target / VERIFIED).read_text())
-    except (OSError, ValueError):
-        signed = None
-    try:
+        signed = verified.check(target)
         if signed is None:
-            read_back(dataset, data_dir, allow_partial=allow_partial)
-        elif signed != _digests(target):
-            raise UserError("its files are not those that were verified.")
+            read_back(dataset, target, allow_partial=allow_partial)
         else:
-            _check_counts(dataset, data_dir, allow_partial)
+            _, sources = open_folder(target)
+            _check_counts(sources, allow_partial)
     except UserError as error:
         raise UserError(
             f"{target} is there but cannot be used: {error}\nRemove it, or choose "
             "another --data_dir, and run this again."
         ) from error
+    if signed is None or (allow_partial and not signed.partial):
+        try:
+            sign(target)
+        except OSError as error:  # of a folder of others, which can only be read
+            warnings.warn(
+                f"{target} was verified, but not marked: {error}", stacklevel=2
+            )
     return True
 
 
 def sign(folder: pathlib.Path) -> None:
-    """Record the digests of verified files, by which `is_prepared` knows them."""
-    (folder / VERIFIED).write_text(json.dumps(_digests(folder), indent=2) + "\n")
+    """Record the digests of verified files, and whether they are all the records."""
+    _, sources = open_folder(folder)
+    partial = any(len(sources[name]) < count for name, count in CIFAR_COUNTS.items())
+    verified.sign(folder, partial=partial)
 
 
-def _digests(folder: pathlib.Path) -> dict[str, str]:
-    digests = {}
-    for path in sorted(folder.iterdir()):
-        if path.name != VERIFIED:
-            with path.open("rb") as file:
-                digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
-
-
-def _check_counts(dataset: str, data_dir: pathlib.Path, allow_partial: bool) -> None:
-    splits = tfds.builder(dataset, data_dir=data_dir).info.splits
-    for name, count in COUNTS.items():
-        check_count(splits[name].num_examples, count, name, allow_partial)
+def _check_counts(sources: Mapping[str, Any], allow_partial: bool) -> None:
+    for name, count in CIFAR_COUNTS.items():
+        check_count(len(sources.get(name, ())), count, name, allow_partial)
 
 
 def read_back(
     dataset: str,
-    data_dir: pathlib.Path,
+    folder: pathlib.Path,
     *,
     allow_partial: bool,
     against: Cifar | None = None,
@@ -108,53 +95,43 @@ def read_back(
     Shapes, labels, ids and counts are checked, and with `against` every pixel and
     label. Raises a `UserError` at the first thing that is wrong.
     """
-    counts: Counts = {}
-    with _without_warnings():
-        for name, official_count in COUNTS.items():
-            try:
-                builder = tfds.builder(dataset, data_dir=data_dir)
-                source = builder.as_data_source(name)  # pyright: ignore[reportCallIssue]
-            except Exception as error:  # what a damaged folder raises is many things
-                raise UserError(f"{name} cannot be opened: {error}.") from error
-            check_count(len(source), official_count, name, allow_partial)
-            counts[name] = _read_split(dataset, name, source, against)
-    return counts
+    _, sources = open_folder(folder)
+    _check_counts(sources, allow_partial)
+    return {
+        name: _read_split(dataset, name, sources[name], against)
+        for name in CIFAR_COUNTS
+    }
 
 
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keep TFDS from recommending OpenCV, which is not worth its size here."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-
-
-def _read_split(dataset: str, name: str, source, against: Cifar | None):
+def _read_split(
+    dataset: str, name: str, source: Any, against: Cifar | None
+) -> dict[str, np.ndarray]:
     """Check each record of a split and return how many each class has."""
     counts = {kind: np.zeros(n, np.int64) for kind, n in LABELS[dataset].items()}
     seen = np.zeros(len(source), bool)
-    with tqdm(
-        total=len(source), desc=f"verify {name}", unit=" images", disable=None
-    ) as bar:
-        for start in range(0, len(source), CHUNK):
-            keys = list(range(start, min(start + CHUNK, len(source))))
-            try:
-                records = source.__getitems__(keys)
-            except Exception as error:  # decoders raise whatever they like
-                raise UserError(
-                    f"{name} records from {start} on cannot be read: {error}."
-                ) from error
-            for record in records:
-                index = _check_record(dataset, name, record, seen)
-                for kind in counts:
-                    counts[kind][record[kind]] += 1
-                if against is not None:
-                    _compare(record, against, name, index)
-            bar.update(len(records))
+    bar = tqdm(range(len(source)), f"verify {name}", unit=" images", disable=None)
+    for row in bar:
+        try:
+            record = _record(source[row], LABELS[dataset])
+        except Exception as error:  # decoders raise whatever they like
+            raise UserError(
+                f"{name} record {row} cannot be read: {first_line(error)}."
+            ) from error
+        index = _check_record(dataset, name, record, seen)
+        for kind in counts:
+            counts[kind][record[kind]] += 1
+        if against is not None:
+            _compare(record, against, name, index)
     return counts
+
+
+def _record(payload: bytes, kinds: Mapping[str, int]) -> dict[str, Any]:
+    feature = parse_example(payload)
+    return {
+        "id": feature["id"].bytes_list.value[0],
+        "image": decode_image(feature["image"].bytes_list.value[0], (32, 32, 3)),
+        **{kind: feature[kind].int64_list.value[0] for kind in kinds},
+    }
 
 
 def _check_record(dataset: str, name: str, record: dict, seen: np.ndarray) -> int:
@@ -164,11 +141,8 @@ def _check_record(dataset: str, name: str, record: dict, seen: np.ndarray) -> in
     with contextlib.suppress(ValueError):
         index = int(identity.removeprefix(f"{name}_"))
     if not 0 <= index < len(seen) or seen[index]:
-        raise UserError(f"a record of {name} has the unexpected id {identity!r}.")
+        raise UserError(f"a record of {name} has the unexpected id {identity!r:.90}.")
     seen[index] = True
-    image = record["image"]
-    if image.shape != (32, 32, 3) or image.dtype != np.uint8:
-        raise UserError(f"{identity} is {image.dtype} {list(image.shape)}, no image.")
     for kind, classes in LABELS[dataset].items():
         if not 0 <= record[kind] < classes:
             raise UserError(f"{identity} has the {kind} {record[kind]}.")

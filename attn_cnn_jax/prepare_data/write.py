@@ -40,10 +40,10 @@ def prepare(
         with _staging(target.parent) as staging:
             _check_space(staging, cifar)
             _write(cifar, staging)
-            counts = verify.read_back(
-                cifar.name, staging, allow_partial=allow_partial, against=cifar
-            )
             written = verify.prepared_dir(cifar.name, staging)
+            counts = verify.read_back(
+                cifar.name, written, allow_partial=allow_partial, against=cifar
+            )
             verify.sign(written)
             written.rename(target)
     # array_record reports a full disk as a RuntimeError or a ValueError.

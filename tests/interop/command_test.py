@@ -104,6 +104,7 @@ def test_torch_files_are_read_as_weights_only(tmp_path, monkeypatch):
 
     torch = types.ModuleType("torch")
     monkeypatch.setattr(torch, "load", load, raising=False)
+    monkeypatch.setattr(torch, "__version__", "2.6.0", raising=False)
     monkeypatch.setitem(sys.modules, "torch", torch)
     for file, prefix in (("state.pt", ""), ("last_state.ckpt", "clf/")):
         (tmp_path / file).touch()
@@ -195,3 +196,12 @@ def test_a_state_that_could_not_be_evaluated_is_refused(
     assert done.returncode == 2, done.stderr
     assert re.match(f"error: .*state.npz .*{message}", done.stderr)
     assert done.stderr.count("\n") == 1 and not (tmp_path / "w").exists()
+
+
+def test_a_torch_that_runs_what_a_state_holds_is_refused(tmp_path, monkeypatch):
+    torch = types.ModuleType("torch")
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cu124", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    (tmp_path / "state.pt").touch()
+    with pytest.raises(UserError, match="2.5.1.* pip install 'torch>=2.6'"):
+        read_state(tmp_path / "state.pt")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
+from attn_cnn_jax.data import verified
 from attn_cnn_jax.prepare_data import verify, write
 from attn_cnn_jax.prepare_data.cifar import LABELS, Cifar, Split
 
@@ -110,7 +111,7 @@ class Copies:
                 name = f"{split}.tfrecord-{i:05d}-of-{len(shards):05d}"
                 (folder / name).write_bytes(b"".join(map(tfrecord, shard)))
             path.unlink()
-        (folder / verify.VERIFIED).unlink()
+        (folder / verified.FILE).unlink()
         info = folder / "dataset_info.json"
         info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))
         return folder
@@ -161,19 +162,19 @@ def tfrecord(payload: bytes) -> bytes:
     return head + masked(head) + payload + masked(payload)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def copies() -> Copies:
     """The writers of small copies."""
     return Copies()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def frame():
     """The function that frames a payload as a TFRecord."""
     return tfrecord
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def assert_same():
     """A function that compares two data sets, pixel by pixel."""
 

@@ -7,9 +7,10 @@ import tarfile
 import numpy as np
 import pytest
 
+from attn_cnn_jax.data import CIFAR_COUNTS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.prepare_data import archives
-from attn_cnn_jax.prepare_data.cifar import COUNTS, Cifar, Split
+from attn_cnn_jax.prepare_data.cifar import Cifar, Split
 from attn_cnn_jax.prepare_data.copies import find_copy
 
 DATASETS = ("cifar10", "cifar100")
@@ -177,7 +178,7 @@ def _of_counts(counts: dict[str, int]) -> Cifar:
 
 
 def test_counts_have_to_be_the_official_ones():
-    _of_counts(COUNTS).check("it", allow_partial=False)
+    _of_counts(CIFAR_COUNTS).check("it", allow_partial=False)
     fewer = _of_counts({"train": 50_000, "test": 9_999})
     with pytest.raises(UserError, match="test has 9999 records, not 10000"):
         fewer.check("it", allow_partial=False)

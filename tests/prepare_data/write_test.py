@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from attn_cnn_jax.data import default_data_dir, verified
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.prepare_data import verify, write
 from attn_cnn_jax.prepare_data.cifar import LABELS, Split
@@ -49,7 +50,7 @@ def test_a_second_run_recognises_it(copies, tmp_path):
 def test_what_tfds_made_is_read_through(copies, tmp_path):
     write.prepare(copies.tiny("cifar10"), tmp_path, allow_partial=True)
     folder = verify.prepared_dir("cifar10", tmp_path)
-    (folder / verify.VERIFIED).unlink()
+    (folder / verified.FILE).unlink()
     assert _is_prepared(tmp_path)
     shard = next(folder.glob("*train*"))
     data = bytearray(shard.read_bytes())
@@ -72,7 +73,7 @@ def test_later_damage_is_noticed(damage, copies, tmp_path):
         shard.unlink()
     else:
         (folder / "dataset_info.json").write_text("{")
-        (folder / verify.VERIFIED).unlink()
+        (folder / verified.FILE).unlink()
     with pytest.raises(UserError, match="is there but cannot be used"):
         _is_prepared(tmp_path)
 
@@ -161,7 +162,7 @@ def test_a_disk_that_fills_up_leaves_nothing(error, copies, tmp_path, monkeypatc
 
 def test_the_default_is_where_tfds_looks(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    assert verify.default_data_dir() == tmp_path
+    assert default_data_dir() == tmp_path
     monkeypatch.delenv("TFDS_DATA_DIR")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert verify.default_data_dir() == tmp_path / "tensorflow_datasets"
+    assert default_data_dir() == tmp_path / "tensorflow_datasets"

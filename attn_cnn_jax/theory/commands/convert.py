@@ -25,6 +25,7 @@ _CHECKPOINT = flags.DEFINE_string("checkpoint", "last", "last, best, or a step."
 _CHECK = flags.DEFINE_integer(
     "check", 1000, "Test images on which both networks are compared; 0: none.", 0
 )
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "In place of the run's data_dir.")
 
 
 def main() -> None:
@@ -42,6 +43,7 @@ def main() -> None:
     )
     print(conversion, flush=True)
     if _CHECK.value:
-        before, after = Run(workdir, which), Run(output)
+        data_dir = _DATA_DIR.value and os.path.expanduser(_DATA_DIR.value)
+        before, after = Run(workdir, which, data_dir), Run(output, data_dir=data_dir)
         parallel.set_arithmetic(before.config)
         print(agreement(before, after, _CHECK.value))
