@@ -52,20 +52,21 @@ def test_two_processes_train_like_one_through_a_kill_and_a_stop(
 @pytest.mark.soak
 def test_an_error_of_one_process_ends_the_others_with_its_status(processes, tmp_path):
     """What process 1 alone cannot do is no reason to run it again."""
-    (tmp_path / "config.py").write_text(
-        "import sys\n"
-        "from attn_cnn_jax import config\n"
+    config = tmp_path / "config.py"
+    config.write_text(
+        "import runpy, sys\n"
         "def get_config():\n"
-        "    c = config.base_config()\n"
-        "    c.dataset.name = 'digits_8x8'\n"
-        "    c.model = config.self_attention('quadratic_isotropic')\n"
+        f"    c = runpy.run_path('{processes.flags[0].partition('=')[2]}')['get_config']()\n"
         "    if '--process_id=1' in sys.argv:\n"
         "        c.dataset.name = 'cifar10'\n"
         "        c.dataset.data_dir = '/nowhere'\n"
         "    return c\n"
     )
-    output = processes.end(
-        processes.train(tmp_path / "run", f"--config={tmp_path}/config.py"), 2, 60
-    )
-    assert "error: process 1 ended with an error of its own; nothing is saved" in output
+    launcher = ["bash", "launch/local.sh", "2", f"--config={config}"]
+    workdir = tmp_path / "run"
+    command = [*launcher, *processes.flags[1:], f"--workdir={workdir}"]
+    port = processes.free_port()
+    output = processes.end(processes.start(command, 4, PORT=port), 2, 60)
+    told = f"process 1 ended with an error of its own; nothing is saved in {workdir}"
+    assert f"error: {told}" in output
     assert "/nowhere" in output
