@@ -196,7 +196,8 @@ class Cluster:
         line = f"error: {reason}; {told[-1]}."
         if sys.stderr.isatty():
             line = "\n" + line  # below a progress bar
-        print(line, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
+            print(line, file=sys.stderr, flush=True)
         if self._answered is not None:
             self._outlast_readers()
         os._exit(status)

@@ -20,7 +20,7 @@ for ((id = 0; id < processes; id++)); do
         --num_processes="$processes" --process_id="$id" "$@" &
     pids+=($!)
 done
-trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' INT TERM
+trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' INT TERM HUP
 status=0
 for pid in "${pids[@]}"; do
     until wait "$pid"; do # a signal to this script ends the wait, not the process

@@ -52,11 +52,12 @@ def test_two_processes_train_like_one_through_a_kill_and_a_stop(
 @pytest.mark.soak
 def test_an_error_of_one_process_ends_the_others_with_its_status(processes, tmp_path):
     """What process 1 alone cannot do is no reason to run it again."""
+    quickstart = processes.flags[0].removeprefix("--config=")
     config = tmp_path / "config.py"
     config.write_text(
         "import runpy, sys\n"
         "def get_config():\n"
-        f"    c = runpy.run_path('{processes.flags[0].partition('=')[2]}')['get_config']()\n"
+        f"    c = runpy.run_path('{quickstart}')['get_config']()\n"
         "    if '--process_id=1' in sys.argv:\n"
         "        c.dataset.name = 'cifar10'\n"
         "        c.dataset.data_dir = '/nowhere'\n"

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from attn_cnn_jax import cluster, metrics
+from attn_cnn_jax import cluster, records
 
 STAND_INS = pathlib.Path(__file__).parent / "slurm"
 
@@ -119,7 +119,7 @@ def test_a_training_through_a_kill_and_the_end_of_its_time(
     assert "error: process 1 is gone" in output
     assert output.count("continues after step") == 2
     processes.assert_alike(workdir, alone)
-    steps = [m["step"] for m in metrics.read(workdir) if m["split"] == "train"]
+    steps = [m["step"] for m in records.read(workdir) if m["split"] == "train"]
     assert steps == list(range(4, processes.steps + 1, 4))
 
 
