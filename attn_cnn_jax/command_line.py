@@ -60,19 +60,23 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         app.run(_without_arguments(main), flags_parser=_parse_flags)
     except (UserError, ModelError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.stdout.flush()
-        os._exit(2) if _distributed() else sys.exit(2)
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        print(
-            "error: the device has too little memory for this; lower config.batch_size "
-            f"or config.eval_batch_size ({str(error).splitlines()[0]})",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+        _exit(2)
     except KeyboardInterrupt:  # where no training was there to stop in order
-        sys.exit(130)
+        _exit(130)
+    except Exception as error:
+        is_of_xla = isinstance(error, jax.errors.JaxRuntimeError)
+        if is_of_xla and "RESOURCE_EXHAUSTED" in str(error):
+            print(
+                "error: the device has too little memory for this; lower "
+                "config.batch_size or config.eval_batch_size "
+                f"({str(error).splitlines()[0]})",
+                file=sys.stderr,
+            )
+            _exit(2)
+        if not jax.distributed.is_initialized():
+            raise
+        traceback.print_exc()
+        _exit(1)
     sys.exit(0)
 
 
@@ -85,9 +89,13 @@ def _print_unraisable(unraisable: Any) -> None:
         sys.__unraisablehook__(unraisable)
 
 
-def _distributed() -> bool:
-    """Tell if JAX's distributed runtime is up: its exit handler waits for peers."""
-    return jax.distributed.is_initialized()
+def _exit(status: int) -> NoReturn:
+    """Exit with an error; JAX's exit handler would wait for peers that have none."""
+    if jax.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def _without_arguments(main: Callable[[], int | None]):

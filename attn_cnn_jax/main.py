@@ -5,15 +5,17 @@ python -m attn_cnn_jax.main --mode=evaluate --workdir=runs/learned_wo_content_se
 python -m attn_cnn_jax.main --config=configs/laptop.py --init_from=runs/pruned
 """
 
+import contextlib
 import json
 import os
 import pathlib
+from collections.abc import Callable
 
 import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from attn_cnn_jax import checkpoint, command_line, parallel, signals, train
+from attn_cnn_jax import checkpoint, cluster, command_line, parallel, signals, train
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
@@ -53,6 +55,12 @@ _NUM_PROCESSES = flags.DEFINE_integer(
 _PROCESS_ID = flags.DEFINE_integer(
     "process_id", None, "Which of them this is, where JAX cannot find it out."
 )
+_HEARTBEAT_TIMEOUT = flags.DEFINE_float(
+    "heartbeat_timeout_seconds",
+    30.0,
+    "Time without a sign of life after which one of several processes counts as gone.",
+    lower_bound=1.0,
+)
 
 command_line.define_variant_flag()
 
@@ -75,14 +83,16 @@ def main() -> int:
     if init_from:
         _take_model(config, init_from, workdir)
     config_lib.check(config)
-    _join_cluster()
-    parallel.set_arithmetic(config)
-    try:
-        train.train(config, workdir, restart=_RESTART.value)
-    except signals.Stopped as stopped:
-        if jax.process_index() == 0:
-            signals.tell(f"{stopped}, saved; the same command continues from there.")
-        return 128 + stopped.signal_number
+    with _cluster(lambda: _saved(workdir)):
+        parallel.set_arithmetic(config)
+        try:
+            train.train(config, workdir, restart=_RESTART.value)
+        except signals.Stopped as stopped:
+            if jax.process_index() == 0:
+                signals.tell(
+                    f"{stopped}, saved; the same command continues from there."
+                )
+            return 128 + stopped.signal_number
     return 0
 
 
@@ -131,9 +141,9 @@ def _evaluate() -> int:
     name = _CHECKPOINT.value
     run = Run(workdir, command_line.checkpoint_named(name), _data_dir())
     config_lib.check(run.config)
-    _join_cluster()
-    parallel.set_arithmetic(run.config)
-    result = run.evaluate()
+    with _cluster(lambda: "the same command begins again"):
+        parallel.set_arithmetic(run.config)
+        result = run.evaluate()
     if jax.process_index() != 0:
         return 0
     print(json.dumps({"workdir": workdir, "checkpoint": name, **result}))
@@ -151,19 +161,21 @@ def _data_dir() -> str | None:
     return os.path.abspath(os.path.expanduser(path))  # config.json is read anywhere
 
 
-def _join_cluster() -> None:
-    """Join the other processes, before JAX makes its first array."""
+def _cluster(outcome: Callable[[], str]) -> contextlib.AbstractContextManager:
+    """Join the other processes of the run, if it has several."""
     if not _MULTI_HOST.value:
-        return
-    try:
-        jax.distributed.initialize(
-            _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value
-        )
-    except (RuntimeError, ValueError) as error:
-        raise UserError(
-            f"JAX found no cluster ({error}); give --coordinator_address, "
-            "--num_processes and --process_id."
-        ) from error
+        return contextlib.nullcontext()
+    return cluster.Cluster(_HEARTBEAT_TIMEOUT.value, outcome).join(
+        _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value
+    )
+
+
+def _saved(workdir: str) -> str:
+    """Say what is left of a run that ends now."""
+    step = checkpoint.last_resumable(workdir)
+    if step is None:
+        return f"nothing is saved in {workdir} yet, the same command begins again"
+    return f"step {step} is safe in {workdir}, the same command continues from there"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@
 # On GPUs all processes would claim all of them: use one process, or set
 # CUDA_VISIBLE_DEVICES for each. Environment: PYTHON (.venv/bin/python), PORT (12355).
 # Ctrl-C or SIGTERM stops all after the same step, saved; the same command continues. If
-# one process dies, all end.
+# one process is killed, the others end too, with the status 75: run it again.
 set -euo pipefail
 processes=$1
 shift
@@ -20,12 +20,14 @@ for ((id = 0; id < processes; id++)); do
         --num_processes="$processes" --process_id="$id" "$@" &
     pids+=($!)
 done
-trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' INT TERM
+trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' INT TERM HUP
 status=0
 for pid in "${pids[@]}"; do
     until wait "$pid"; do # a signal to this script ends the wait, not the process
-        status=$?
-        kill -0 "$pid" 2>/dev/null || break
+        ended=$?
+        kill -0 "$pid" 2>/dev/null && continue
+        ((status == 75)) || status=$ended # 75, of those that survive, says most
+        break
     done
 done
 exit "$status"

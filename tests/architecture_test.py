@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "records": {"growing_file", "tensorboard"},
     "signals": set(),
     "environment": {"__init__"},
+    "cluster": {"models", "errors"},
     "parallel": {"data", "models"},
     "checkpoint": {"config", "errors"},
     "evaluate": {"models", "data", "metrics", "parallel"},
@@ -99,6 +100,7 @@ ALLOWED: dict[str, set[str]] = {
     "prune": {"analysis", "command_line", "errors"},
     "main": {
         "train",
+        "cluster",
         "run",
         "checkpoint",
         "parallel",

@@ -39,6 +39,7 @@ __all__ = [
     "Checkpoint",
     "Checkpoints",
     "is_resumable",
+    "last_resumable",
     "load",
     "read_config",
     "refuse_links",
@@ -112,7 +113,14 @@ def snapshots(workdir: str | os.PathLike) -> list[int]:
 
 def is_resumable(workdir: str | os.PathLike) -> bool:
     """Tell whether a run has saved anything that it could be continued from."""
-    return bool(find(pathlib.Path(workdir).absolute(), kinds=("checkpoints",)))
+    return last_resumable(workdir) is not None
+
+
+def last_resumable(workdir: str | os.PathLike) -> int | None:
+    """Return the newest step that a run could be continued from, if any."""
+    return max(
+        find(pathlib.Path(workdir).absolute(), kinds=("checkpoints",)), default=None
+    )
 
 
 def write_variables(
