@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from attn_cnn_jax import checkpoint, command_line, parallel
+from attn_cnn_jax import checkpoint, command_line, parallel, remote
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.analysis import (
     ablation,
@@ -92,7 +92,7 @@ command_line.define_variant_flag()
 def main() -> None:
     """Draw and count what the flags ask for."""
     _check_flags()
-    names, workdir = _FIGURE.value, os.path.expanduser(_WORKDIR.value or "")
+    names, workdir = _FIGURE.value, remote.local(_WORKDIR.value or "")
     several = [workdir] if workdir else []
     several += command_line.folders(_WORKDIRS.value)
     if not workdir:
@@ -253,7 +253,7 @@ def _write_viewer(request: FigureRequest, folder: pathlib.Path) -> None:
 
 
 def _folder(default: str) -> pathlib.Path:
-    folder = pathlib.Path(os.path.expanduser(_OUTPUT.value or default))
+    folder = pathlib.Path(remote.local(_OUTPUT.value or default))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

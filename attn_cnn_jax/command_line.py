@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import jax
 from absl import app, flags, logging
 
-from attn_cnn_jax import compilation_cache, variants
+from attn_cnn_jax import compilation_cache, remote, variants
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import ModelError
 
@@ -39,7 +39,10 @@ def folders(patterns: Sequence[str]) -> list[str]:
     """
     found: dict[str, None] = {}
     for pattern in patterns:
-        paths = sorted(glob.glob(os.path.expanduser(pattern)))
+        if remote.is_remote(pattern):
+            paths = [remote.local(url) for url in remote.matches(pattern)]
+        else:
+            paths = sorted(glob.glob(os.path.expanduser(pattern)))
         if not paths:
             raise UserError(f"no folder matches {pattern}.")
         found.update(dict.fromkeys(path for path in paths if os.path.isdir(path)))
@@ -56,6 +59,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     logging.set_verbosity(logging.FATAL)
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     sys.unraisablehook = _print_unraisable
+    sys.stdout, sys.stderr = map(_InUsersWords, (sys.stdout, sys.stderr))
     try:
         app.run(_without_arguments(main), flags_parser=_parse_flags)
     except (UserError, ModelError, OSError) as error:
@@ -98,12 +102,28 @@ def _exit(status: int) -> NoReturn:
     sys.exit(status)
 
 
+class _InUsersWords:
+    """A stream that says the URL of a remote folder where it is told of its copy."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(remote.in_users_words(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def _without_arguments(main: Callable[[], int | None]):
     def call(argv: Sequence[str]) -> int | None:
         if len(argv) > 1:
             raise UserError(f"{argv[1]!r} is not a flag; flags start with --.")
         compilation_cache.enable()
-        return main()
+        try:
+            return main()
+        finally:
+            remote.write_back()
 
     return call
 

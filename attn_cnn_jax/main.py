@@ -15,7 +15,15 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from attn_cnn_jax import checkpoint, cluster, command_line, parallel, signals, train
+from attn_cnn_jax import (
+    checkpoint,
+    cluster,
+    command_line,
+    parallel,
+    remote,
+    signals,
+    train,
+)
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
@@ -74,9 +82,9 @@ def main() -> int:
     config = _CONFIG.value
     if _data_dir() is not None:
         config.dataset.data_dir = _data_dir()
-    init_from = _INIT_FROM.value and os.path.abspath(
-        os.path.expanduser(_INIT_FROM.value)
-    )
+    init_from = _INIT_FROM.value
+    if init_from and not remote.is_remote(init_from):
+        init_from = os.path.abspath(os.path.expanduser(init_from))
     workdir = os.path.expanduser(
         _WORKDIR.value or default_workdir(flags.FLAGS["config"], config.seed, init_from)
     )
@@ -86,7 +94,8 @@ def main() -> int:
     with _cluster(lambda: _saved(workdir)):
         parallel.set_arithmetic(config)
         try:
-            train.train(config, workdir, restart=_RESTART.value)
+            with remote.training(workdir) as folder:
+                train.train(config, folder, restart=_RESTART.value)
         except signals.Stopped as stopped:
             if jax.process_index() == 0:
                 signals.tell(
@@ -109,7 +118,9 @@ def _take_model(config: ConfigDict, init_from: str, workdir: str) -> None:
 
     A run that began there knows its model, should `init_from` be gone by now.
     """
-    origin, own = checkpoint.read_config(init_from), checkpoint.read_config(workdir)
+    origin, own = (
+        checkpoint.read_config(remote.local(path)) for path in (init_from, workdir)
+    )
     if origin is None and own is not None and own.get("init_from") == init_from:
         origin = own
     if origin is None or "model" not in origin:
@@ -137,9 +148,8 @@ def _evaluate() -> int:
         raise UserError(
             "--mode=evaluate takes the run's own config; leave --config out."
         )
-    workdir = os.path.expanduser(_WORKDIR.value)
-    name = _CHECKPOINT.value
-    run = Run(workdir, command_line.checkpoint_named(name), _data_dir())
+    name, workdir = _CHECKPOINT.value, os.path.expanduser(_WORKDIR.value)
+    run = Run(remote.local(workdir), command_line.checkpoint_named(name), _data_dir())
     config_lib.check(run.config)
     with _cluster(lambda: "the same command begins again"):
         parallel.set_arithmetic(run.config)
@@ -172,7 +182,9 @@ def _cluster(outcome: Callable[[], str]) -> contextlib.AbstractContextManager:
 
 def _saved(workdir: str) -> str:
     """Say what is left of a run that ends now."""
-    step = checkpoint.last_resumable(workdir)
+    is_remote = remote.is_remote(workdir)
+    newest = remote.newest_checkpoint if is_remote else checkpoint.last_resumable
+    step = newest(workdir)
     if step is None:
         return f"nothing is saved in {workdir} yet, the same command begins again"
     return f"step {step} is safe in {workdir}, the same command continues from there"

@@ -13,7 +13,7 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import checkpoint as checkpoint_lib
-from attn_cnn_jax import data, models, parallel
+from attn_cnn_jax import data, models, parallel, remote
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.evaluate import (
     evaluate,
@@ -25,6 +25,8 @@ from attn_cnn_jax.evaluate import (
 
 class Run:
     """A workdir that was trained, at one of its checkpoints; all is read when needed.
+
+    The workdir is a folder, or the URL of one in an object store.
 
     `config` is that of `config.json`, with `data_dir` in place of its own where that is
     given: data that a workdir names outside of the user's are not read. `step` and
@@ -38,7 +40,7 @@ class Run:
         checkpoint: str | int = "last",
         data_dir: str | None = None,
     ) -> None:
-        self.workdir = pathlib.Path(workdir).absolute()
+        self.workdir = pathlib.Path(remote.local(os.fspath(workdir))).absolute()
         self.name = self.workdir.name
         config = checkpoint_lib.read_config(self.workdir)
         if config is None:

@@ -16,7 +16,7 @@ from flax import struct
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from attn_cnn_jax import checkpoint, data, environment, models, optim, parallel
+from attn_cnn_jax import checkpoint, data, environment, models, optim, parallel, remote
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.covered_offsets import make_coverage
 from attn_cnn_jax.errors import UserError
@@ -272,7 +272,7 @@ def _origin(config: ConfigDict, shapes: TrainState) -> checkpoint.Checkpoint | N
     """Return the checkpoint of `init_from`, its variables as `shapes`, if it is set."""
     if not config.init_from:
         return None
-    origin = checkpoint.load(os.path.expanduser(config.init_from))
+    origin = checkpoint.load(remote.local(config.init_from))
     checkpoint.refuse_other_shapes(
         shapes.variables,
         origin.variables,

@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": set(),
     "data": {"errors"},
     "optim": set(),
+    "remote": {"errors"},
     "metrics": set(),
     "goodput": set(),
     "growing_file": set(),
@@ -30,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "environment": {"__init__"},
     "cluster": {"models", "errors"},
     "parallel": {"data", "models"},
-    "checkpoint": {"config", "errors"},
+    "checkpoint": {"config", "remote", "errors"},
     "evaluate": {"models", "data", "metrics", "parallel"},
     "covered_offsets": {"evaluate", "models", "data", "parallel", "errors"},
     "timetable": {"data", "optim", "errors"},
@@ -60,9 +61,18 @@ ALLOWED: dict[str, set[str]] = {
         "signals",
         "environment",
         "config",
+        "remote",
         "errors",
     },
-    "run": {"evaluate", "checkpoint", "models", "data", "parallel", "errors"},
+    "run": {
+        "evaluate",
+        "checkpoint",
+        "models",
+        "data",
+        "parallel",
+        "remote",
+        "errors",
+    },
     "analysis": {
         "run",
         "covered_offsets",
@@ -81,11 +91,18 @@ ALLOWED: dict[str, set[str]] = {
         "records",
         "config",
         "command_line",
+        "remote",
         "errors",
     },
     "variants": {"data", "models", "errors"},
     "compilation_cache": set(),
-    "command_line": {"compilation_cache", "variants", "errors", "models"},
+    "command_line": {
+        "compilation_cache",
+        "variants",
+        "remote",
+        "errors",
+        "models",
+    },
     "analyze": {
         "analysis",
         "covered_offsets",
@@ -95,9 +112,10 @@ ALLOWED: dict[str, set[str]] = {
         "parallel",
         "config",
         "command_line",
+        "remote",
         "errors",
     },
-    "prune": {"analysis", "command_line", "errors"},
+    "prune": {"analysis", "remote", "command_line", "errors"},
     "main": {
         "train",
         "cluster",
@@ -106,6 +124,7 @@ ALLOWED: dict[str, set[str]] = {
         "parallel",
         "command_line",
         "config",
+        "remote",
         "errors",
         "signals",
     },
@@ -121,6 +140,7 @@ ALLOWED: dict[str, set[str]] = {
         "environment",
         "config",
         "command_line",
+        "remote",
         "errors",
     },
     "prepare_data": {"command_line", "data", "errors"},
@@ -134,6 +154,7 @@ ALLOWED: dict[str, set[str]] = {
         "data",
         "config",
         "command_line",
+        "remote",
         "errors",
     },
     "interop": {
@@ -144,6 +165,7 @@ ALLOWED: dict[str, set[str]] = {
         "parallel",
         "config",
         "command_line",
+        "remote",
         "errors",
     },
 }
@@ -171,9 +193,17 @@ ONLY = {
     "tensorboardX": {"tensorboard"},
     "safetensors": {"interop"},
     "torch": {"interop"},
+    "fsspec": {"remote"},
     "matplotlib": {"analysis"},
 }
-LAZY = {"torch", "tensorflow_datasets", "sklearn", "tensorboardX", "safetensors"}
+LAZY = {
+    "fsspec",
+    "torch",
+    "tensorflow_datasets",
+    "sklearn",
+    "tensorboardX",
+    "safetensors",
+}
 
 
 def package_files() -> list[Path]:

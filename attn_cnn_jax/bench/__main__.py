@@ -16,7 +16,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from attn_cnn_jax import bench, checkpoint, command_line, parallel
+from attn_cnn_jax import bench, checkpoint, command_line, parallel, remote
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.bench import aggregation, table, timing
 from attn_cnn_jax.errors import UserError
@@ -80,7 +80,7 @@ def main() -> int:
         **bench.measure(config, _plan()),
     }
     if _WORKDIR.value:
-        _keep(record, pathlib.Path(_WORKDIR.value).expanduser())
+        _keep(record, pathlib.Path(remote.local(_WORKDIR.value)))
     print(json.dumps(record) if _JSON.value else table.as_text([record]))
     return 0
 
@@ -97,7 +97,7 @@ def _aggregation() -> int:
 
 def _named_config() -> tuple[str, ConfigDict, dict[str, Any]]:
     """Return a config's name (file and options, or run), itself, and its overrides."""
-    workdir = _WORKDIR.value and os.path.expanduser(_WORKDIR.value)
+    workdir = _WORKDIR.value and remote.local(_WORKDIR.value)
     own = checkpoint.read_config(workdir) if workdir else None
     if _CONFIG.value is not None:
         if own is not None and own.model != _CONFIG.value.model:

@@ -20,6 +20,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import config as config_lib
+from attn_cnn_jax import remote
 from attn_cnn_jax.checkpoint.folder import (
     Checkpoint,
     DamagedError,
@@ -52,12 +53,12 @@ __all__ = [
 
 
 def load(workdir: str | os.PathLike, checkpoint: str | int = "last") -> Checkpoint:
-    """Load config and variables (NumPy arrays) of a run, from its workdir alone.
+    """Load config and variables (NumPy arrays) of a run, from its workdir or URL.
 
     `checkpoint`: "last" (the newest that is whole), "best" (by the accuracy when it was
     saved), or a step. Raises a `UserError` that says what there is.
     """
-    path = pathlib.Path(workdir).absolute()
+    path = pathlib.Path(remote.local(os.fspath(workdir))).absolute()
     while True:
         damage: dict[pathlib.Path, str] = {}
         loaded = _load(path, checkpoint, damage)

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from orbax.checkpoint import v1 as ocp
 
 from attn_cnn_jax import config as config_lib
+from attn_cnn_jax import remote
 from attn_cnn_jax.errors import UserError
 
 
@@ -135,6 +136,7 @@ def _digests(items: Mapping[str, Any]) -> dict[str, str]:
 
 def load_record(path: pathlib.Path) -> dict[str, Any]:
     """Load what `make_record` wrote beside the arrays, checked by its digest."""
+    remote.fetch(path, "record")
     try:
         with context():
             record = ocp.load_checkpointables(str(path), {"record": None})["record"]
@@ -150,6 +152,7 @@ def load_record(path: pathlib.Path) -> dict[str, Any]:
 def load_folder(path: pathlib.Path, like: Mapping[str, Any] | None) -> Checkpoint:
     """Load and verify one checkpoint; without `like` its variables as NumPy arrays."""
     record = load_record(path)
+    remote.fetch(path)
     if like is not None and not (path / "training").exists():
         raise DamagedError("it holds variables only and cannot be trained on")
     try:

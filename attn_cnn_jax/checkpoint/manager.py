@@ -16,6 +16,7 @@ from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 from orbax.checkpoint import v1 as ocp
 
+from attn_cnn_jax import remote
 from attn_cnn_jax.checkpoint import folder
 from attn_cnn_jax.checkpoint.lock import WorkdirLock
 from attn_cnn_jax.errors import UserError
@@ -123,7 +124,7 @@ class Checkpoints:
     def _on_process_0(self, change: Callable[[], Any]) -> None:
         """Change files once all processes have read them, and before any goes on."""
         multihost_utils.sync_global_devices("before a change of files")
-        if jax.process_index() == 0:
+        if jax.process_index() == 0 or remote.has_own_copy(self._workdir):
             change()
         multihost_utils.sync_global_devices("after a change of files")
 

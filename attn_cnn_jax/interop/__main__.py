@@ -3,7 +3,7 @@
 from absl import flags
 from ml_collections import config_flags
 
-from attn_cnn_jax import checkpoint, command_line, models, parallel
+from attn_cnn_jax import checkpoint, command_line, models, parallel, remote
 from attn_cnn_jax.config import check
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.interop import from_state
@@ -31,7 +31,7 @@ def main() -> None:
         )
     complaint = f"{source} does not fit config.dataset.name={config.dataset.name}"
     refuse_misfits(config, variables, complaint)
-    checkpoint.write_variables(workdir, config, variables)
+    checkpoint.write_variables(remote.local(workdir), config, variables)
     print(f"{workdir}: {models.count_parameters(variables):,} parameters of {source}")
 
 

@@ -7,7 +7,7 @@ import pathlib
 
 from absl import flags
 
-from attn_cnn_jax import command_line
+from attn_cnn_jax import command_line, remote
 from attn_cnn_jax.results.tables import write_tables
 
 _WORKDIRS = flags.DEFINE_multi_string(
@@ -19,7 +19,7 @@ command_line.define_variant_flag()
 
 def main() -> int:
     """Write the tables and print them as Markdown; returns the exit status."""
-    folder = pathlib.Path(_OUTPUT.value).expanduser()
+    folder = pathlib.Path(remote.local(_OUTPUT.value))
     for path in write_tables(folder, command_line.folders(_WORKDIRS.value)):
         if path.suffix == ".md":
             print(path.read_text(encoding="utf-8"))

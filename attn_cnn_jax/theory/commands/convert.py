@@ -3,11 +3,9 @@
 python -m attn_cnn_jax.theory convert --workdir=runs/X --output=runs/X_as_attention
 """
 
-import os
-
 from absl import flags
 
-from attn_cnn_jax import command_line, parallel
+from attn_cnn_jax import command_line, parallel, remote
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention.convolutional import ENCODINGS
 from attn_cnn_jax.run import Run
@@ -32,7 +30,7 @@ def main() -> None:
     """Write the new run, and say what it is and how far it agrees with the old one."""
     if not (_WORKDIR.value and _OUTPUT.value):
         raise UserError("give the run and the new one: --workdir=RUN --output=NEW_RUN.")
-    workdir, output = map(os.path.expanduser, (_WORKDIR.value, _OUTPUT.value))
+    workdir, output = map(remote.local, (_WORKDIR.value, _OUTPUT.value))
     which = command_line.checkpoint_named(_CHECKPOINT.value)
     conversion = convert(
         workdir,

@@ -3,14 +3,13 @@
 python -m attn_cnn_jax.theory error --output=FOLDER
 """
 
-import os
 import pathlib
 
 import jax
 import numpy as np
 from absl import flags
 
-from attn_cnn_jax import data
+from attn_cnn_jax import data, remote
 from attn_cnn_jax.analysis import plots
 from attn_cnn_jax.config import base_config
 from attn_cnn_jax.errors import UserError
@@ -48,6 +47,6 @@ def main() -> None:
         f"{len(x)} images of {_DATASET.value}, {x.shape[1]} x {x.shape[2]} pixels"
     )
     figure = plots.error_against_sharpness(curves, subject)
-    folder = pathlib.Path(os.path.expanduser(_OUTPUT.value))
+    folder = pathlib.Path(remote.local(_OUTPUT.value))
     png, pdf = plots.save(figure, folder, "error")
     print(f"{png}, {pdf.name}")

@@ -11,6 +11,7 @@ import os
 
 from absl import flags
 
+from attn_cnn_jax import remote
 from attn_cnn_jax.analysis import plots
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.theory import problem, study
@@ -128,5 +129,5 @@ def _draw(result: Fit) -> None:
         f"{_DATASET.value}{' (whitened)' * _WHITEN.value}. {result.sentence()}",
         seeds=[f"start {seed}" for seed in result.seeds],
     )
-    png, pdf = plots.save(figure, os.path.expanduser(_OUTPUT.value), "paths")
+    png, pdf = plots.save(figure, remote.local(_OUTPUT.value), "paths")
     print(f"{png}, {pdf.name}")

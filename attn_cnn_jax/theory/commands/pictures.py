@@ -3,11 +3,10 @@
 python -m attn_cnn_jax.theory pictures --output=FOLDER
 """
 
-import os
-
 import numpy as np
 from absl import flags
 
+from attn_cnn_jax import remote
 from attn_cnn_jax.analysis import plots
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.theory import pictures
@@ -33,7 +32,7 @@ def main() -> None:
         "attention_of_a_pixel": pictures.draw_attended(attended, spread),
     }
     for name, figure in figures.items():
-        for path in plots.save(figure, os.path.expanduser(_OUTPUT.value), name):
+        for path in plots.save(figure, remote.local(_OUTPUT.value), name):
             print(path)
     for name, output in (("convolution", convolved), ("attention", attended)):
         numbers = (
