@@ -148,8 +148,7 @@ class LocalCopy:
         """Write a checkpoint; returns False if it is being removed from here."""
         folder = self.path / checkpoint
         self._remove(checkpoint)
-        files = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*")}
-        files = {name: path for name, path in files.items() if path.is_file()}
+        files = {name: folder / name for name in _files_under(folder)}
         self._in_store[checkpoint] = dict.fromkeys(files, 0)  # to be removed with
         try:
             sizes = {name: path.stat().st_size for name, path in files.items()}
@@ -189,11 +188,9 @@ class LocalCopy:
 
     def _files(self) -> set[str]:
         """Return the names of all files but those of checkpoints, and passing ones."""
-        found = (path for path in self.path.rglob("*") if path.is_file())
-        names = (path.relative_to(self.path).as_posix() for path in found)
         return {
             name
-            for name in names
+            for name in _files_under(self.path)
             if _checkpoint_of(name) is None and not _PASSING.search(name)
         }
 
@@ -230,8 +227,17 @@ def _is_as_completed(folder: pathlib.Path) -> bool:
     The old ones are, by another thread; a list of files taken meanwhile lacks some.
     """
     completed = (folder / _MARK).stat().st_mtime_ns
-    inside = (path for path in folder.rglob("*") if path.is_dir())
-    return all(path.stat().st_mtime_ns <= completed for path in (folder, *inside))
+    folders = [pathlib.Path(path) for path, _, _ in os.walk(folder)]
+    return all(path.stat().st_mtime_ns <= completed for path in folders)
+
+
+def _files_under(folder: pathlib.Path) -> list[str]:
+    """Return the relative names of all files; folders may vanish meanwhile."""
+    return [
+        (pathlib.Path(path) / name).relative_to(folder).as_posix()
+        for path, _, names in os.walk(folder)
+        for name in names
+    ]
 
 
 def _identity(path: pathlib.Path) -> tuple[int, int] | None:

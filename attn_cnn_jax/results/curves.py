@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from jaxtyping import Float
 
+from attn_cnn_jax import remote
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.results.runs import ScoredRun, Series, group_by_seed, read_runs
 
@@ -95,7 +96,7 @@ def _distinction(run: ScoredRun, others: Sequence[ScoredRun]) -> str:
         if first.get(key, absent) != other.settings.get(key, absent)
     }
     if len(keys) > _MOST_FIELDS:
-        return str(run.workdir)
+        return remote.in_users_words(str(run.workdir))
     values = {key: run.settings.get(key, absent) for key in sorted(keys)}
     return "; ".join(
         f"{key} {'empty' if value == '' else value}" for key, value in values.items()
