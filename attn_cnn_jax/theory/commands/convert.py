@@ -3,6 +3,8 @@
 python -m attn_cnn_jax.theory convert --workdir=runs/X --output=runs/X_as_attention
 """
 
+import os
+
 from absl import flags
 
 from attn_cnn_jax import command_line, parallel, remote
