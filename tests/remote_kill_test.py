@@ -170,7 +170,8 @@ def test_two_processes_with_disks_of_their_own(server, whole, tmp_path):
         process.communicate()
     newest = complete(stored)[-1]
     both = start_both()
-    outputs = [ended(process) for process in both]
+    outputs = [process.communicate(timeout=300)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], "\n".join(outputs)
     assert f"{url} continues after step {newest}" in outputs[0]
     assert checkpoint.load(stored).step == NUM_STEPS
     assert training_steps(stored) == list(range(1, NUM_STEPS + 1))
