@@ -1,4 +1,6 @@
-"""The one exception that a command turns into a line of text."""
+"""The one exception that a command turns into a line of text, and such lines."""
+
+from typing import Any
 
 
 class UserError(Exception):
@@ -6,3 +8,19 @@ class UserError(Exception):
 
     The commands print the message without a traceback and exit with status 2.
     """
+
+
+def one_line(value: Any, longest: int = 300) -> str:
+    r"""Return `value` as text for a message: one line, printable, of bounded length.
+
+    What a terminal would obey, from the name of a file for example, is shown as Python
+    writes it: "\x1b[2J".
+    """
+    try:
+        text = str(value)
+    except Exception:  # a number of 5,000 digits, or a class of the user's own
+        text = f"a value of type {type(value).__name__}"
+    shown = text if len(text) <= longest else f"{text[: longest - 3]}..."
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown
+    )

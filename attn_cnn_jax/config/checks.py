@@ -22,6 +22,7 @@ _LARGEST_INT, _LARGEST_RATE = 2**31, 1e38  # a float32
 
 def check(config: ConfigDict) -> None:
     """Raise a `UserError` that names the first field out of its type or range."""
+    _refuse_what_cannot_be_computed(config)
     check_schema(config, base_config())
     _check_optimizer(config.optimizer)
     _check_ranges(config)
@@ -30,6 +31,15 @@ def check(config: ConfigDict) -> None:
     every, name = config.log_heads_every_epochs, config.model.name
     wanted = f"0 for {name}, a network without attention"
     require(not every or name not in RESNETS, "log_heads_every_epochs", every, wanted)
+
+
+def _refuse_what_cannot_be_computed(config: ConfigDict) -> None:
+    """Refuse references that raise, and blocks too deep in each other."""
+    try:
+        config.to_dict()
+    except Exception as error:  # a config file is code
+        kind = type(error).__name__
+        raise UserError(f"the config cannot be computed: {kind}: {error}") from error
 
 
 def _check_optimizer(block: ConfigDict) -> None:
