@@ -183,8 +183,8 @@ class _PathParser(flags.ArgumentParser):
     def parse(self, argument: str) -> str:
         if re.match("[A-Za-z][A-Za-z0-9+.-]+:/", argument):
             raise ValueError("URLs are not taken; name a place on this machine.")
-        if "\0" in argument:
-            raise ValueError("no path has a zero byte.")
+        if not argument or "\0" in argument:
+            raise ValueError("that is no path.")
         return os.path.expanduser(argument)
 
 

@@ -28,7 +28,9 @@ _HEADS = flags.DEFINE_integer(
 _DATASET = flags.DEFINE_string(
     "dataset", "digits_8x8", "Images: digits_8x8, digits, cifar10, or a set of TFDS."
 )
-_DATA_DIR = command_line.define_path("data_dir", "", "Where the dataset was prepared.")
+_DATA_DIR = command_line.define_path(
+    "data_dir", None, "Where the dataset was prepared."
+)
 _WHITEN = flags.DEFINE_bool(
     "whiten", False, "Train on images whose pixels are decorrelated."
 )
@@ -73,7 +75,7 @@ def main() -> None:
 
 @functools.cache
 def _images(whiten: bool):
-    return problem.load_images(_DATASET.value, _DATA_DIR.value, whiten=whiten)
+    return problem.load_images(_DATASET.value, _DATA_DIR.value or "", whiten=whiten)
 
 
 def _problem(
