@@ -143,8 +143,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     except UserError:
         raise
     except Exception as error:  # parsers of a config's fields raise what they like
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise UserError(lines[0]) from error
+        raise UserError(str(error).strip() or type(error).__name__) from error
     except SystemExit:  # --help and its like, which absl counts as failures
         sys.exit(0)
 

@@ -5,6 +5,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.fields import check_schema, require
+from attn_cnn_jax.config.files import refuse_uncomputable
 from attn_cnn_jax.config.model_blocks import RESNETS
 from attn_cnn_jax.config.model_checks import check_model
 from attn_cnn_jax.config.schema import base_config, optimizer
@@ -22,7 +23,7 @@ _LARGEST_INT, _LARGEST_RATE = 2**31, 1e38  # a float32
 
 def check(config: ConfigDict) -> None:
     """Raise a `UserError` that names the first field out of its type or range."""
-    _refuse_what_cannot_be_computed(config)
+    refuse_uncomputable(config)
     check_schema(config, base_config())
     _check_optimizer(config.optimizer)
     _check_ranges(config)
@@ -31,15 +32,6 @@ def check(config: ConfigDict) -> None:
     every, name = config.log_heads_every_epochs, config.model.name
     wanted = f"0 for {name}, a network without attention"
     require(not every or name not in RESNETS, "log_heads_every_epochs", every, wanted)
-
-
-def _refuse_what_cannot_be_computed(config: ConfigDict) -> None:
-    """Refuse references that raise, and blocks too deep in each other."""
-    try:
-        config.to_dict()
-    except Exception as error:  # a config file is code
-        kind = type(error).__name__
-        raise UserError(f"the config cannot be computed: {kind}: {error}") from error
 
 
 def _check_optimizer(block: ConfigDict) -> None:

@@ -11,7 +11,10 @@ from attn_cnn_jax.errors import UserError, one_line
 def require(holds: bool, field: str, value: Any, wanted: str) -> None:
     """Raise a `UserError` that names the field unless it `holds`."""
     if not holds:
-        shown = one_line(repr(value) if isinstance(value, str) else value)
+        if isinstance(value, ConfigDict):
+            shown = "a block of fields"
+        else:
+            shown = one_line(repr(value) if isinstance(value, str) else value)
         raise UserError(f"config.{field} is {shown}; it must be {wanted}.")
 
 

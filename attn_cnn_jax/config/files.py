@@ -38,7 +38,17 @@ def read_file(path: str | os.PathLike, options: str | None = None) -> ConfigDict
     if type(config) is not ConfigDict:
         kind = type(config).__name__
         raise UserError(f"{path}: get_config returned no ConfigDict, but a {kind}.")
+    refuse_uncomputable(config)
     return config
+
+
+def refuse_uncomputable(config: ConfigDict) -> None:
+    """Raise a `UserError` where a reference raises, or a block lies in itself."""
+    try:
+        config.to_dict()
+    except Exception as error:
+        kind = type(error).__name__
+        raise UserError(f"the config cannot be computed: {kind}: {error}") from error
 
 
 def _module(path: str) -> Any:

@@ -3,12 +3,16 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, note, settings
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = [
@@ -24,13 +28,16 @@ TINY = [
 COMMANDS = [
     *(
         f"attn_cnn_jax.{name}"
-        for name in "main analyze prune bench results theory interop".split()
+        for name in "main analyze prune bench results interop".split()
     ),
     *(f"attn_cnn_jax.theory {name}" for name in "convert error fit pictures".split()),
     "attn_cnn_jax.prepare_data",
     "benchmarks.compare",
     "benchmarks.compiled",
 ]
+
+
+DEFAULT_FOLDERS = {"runs", "tables", "curves", "theorem", "__pycache__"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +62,11 @@ class Answer:
         assert self.status == 0 or last.startswith("error: "), self
         assert len(self.err) < 10_000, self
         return last
+
+    def refused(self, message: str) -> None:
+        """Assert that the command ended with status 2 and such a line."""
+        assert re.search(message, self.told_in_a_line()), self
+        assert self.status == 2, self
 
 
 class Shell:
@@ -98,8 +110,47 @@ class Shell:
         if run:
             shutil.copytree(trained, self.folder / "run")
 
+    def check(self, *command: str) -> None:
+        """Hold a command to its promises: a line, and no file where none was named."""
+        before = self._everything()
+        note(repr(command))
+        self(*command).told_in_a_line()
+        for path in self._everything() - before:
+            first = path.split("/")[0]
+            named = any(_named_by(word).split("/")[0] == first for word in command[1:])
+            assert named or first in DEFAULT_FOLDERS, path
+            assert not first.startswith(("gs:", "s3:")), path
+
+    def _everything(self) -> set[str]:
+        """The files and folders in the folder, and what lies beside it as ../NAME."""
+        return {
+            *(str(path.relative_to(self.folder)) for path in self.folder.rglob("*")),
+            *(f"../{path.name}" for path in self.box.iterdir()),
+        }
+
+    def every(self, cases: Any, check: Callable[[Any], None], number: int) -> None:
+        """Check as many cases; the few of `make test` are the same every time."""
+
+        @settings(
+            max_examples=number,
+            derandomize=number <= 50,
+            deadline=None,
+            database=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(cases)
+        def each(case: Any) -> None:
+            check(case)
+
+        each()
+
     def close(self) -> None:
         self._server.communicate()
+
+
+def _named_by(word: str) -> str:
+    return os.path.normpath(word.partition("=")[2] or word)
 
 
 @pytest.fixture(scope="session")
