@@ -182,7 +182,7 @@ def flags_of(server, command: str) -> list[str]:
     return [name for name in own if name not in LEFT_OUT] * 4 + ["flagfile", "undefok"]
 
 
-@pytest.mark.parametrize("number", [50, pytest.param(750, marks=SOAK)])
+@pytest.mark.parametrize("number", [50, pytest.param(750, marks=pytest.mark.soak)])
 def test_every_command_line(server, number):
     flags = {command: flags_of(server, command) for command in server.commands}
     assert "workdir" in flags["attn_cnn_jax.main"]
@@ -194,7 +194,7 @@ def test_every_command_line(server, number):
     server.every(command_lines(flags), check, number)
 
 
-@pytest.mark.parametrize("number", [25, pytest.param(375, marks=SOAK)])
+@pytest.mark.parametrize("number", [25, pytest.param(375, marks=pytest.mark.soak)])
 def test_every_override(server, number):
     fields = sorted(config_lib.flatten(full_config()))
 
@@ -206,7 +206,7 @@ def test_every_override(server, number):
     server.every(st.tuples(st.sampled_from(fields), TEXTS), check, number)
 
 
-@pytest.mark.parametrize("number", [25, pytest.param(375, marks=SOAK)])
+@pytest.mark.parametrize("number", [25, pytest.param(375, marks=pytest.mark.soak)])
 def test_every_config_file(server, number):
     fields = sorted(config_lib.flatten(full_config()))
 
