@@ -20,13 +20,11 @@ from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
 
-_CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "Config file, with an option after a colon: FILE.py:digits."
-)
-_WORKDIR = flags.DEFINE_string(
+_CONFIG = command_line.define_config_flag()
+_WORKDIR = command_line.define_path(
     "workdir", None, "Folder of the run; default runs/<config>[_<option>]_seed<n>."
 )
-_INIT_FROM = flags.DEFINE_string(
+_INIT_FROM = command_line.define_path(
     "init_from", None, "Workdir whose model and last variables a new run starts from."
 )
 _RESTART = flags.DEFINE_bool(
@@ -40,7 +38,7 @@ _MODE = flags.DEFINE_enum(
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "last", "For --mode=evaluate: last, best, or a step."
 )
-_DATA_DIR = flags.DEFINE_string(
+_DATA_DIR = command_line.define_path(
     "data_dir", None, "TFDS data_dir; default TFDS_DATA_DIR or ~/tensorflow_datasets."
 )
 _MULTI_HOST = flags.DEFINE_bool(
@@ -74,11 +72,9 @@ def main() -> int:
     config = _CONFIG.value
     if _data_dir() is not None:
         config.dataset.data_dir = _data_dir()
-    init_from = _INIT_FROM.value and os.path.abspath(
-        os.path.expanduser(_INIT_FROM.value)
-    )
-    workdir = os.path.expanduser(
-        _WORKDIR.value or default_workdir(flags.FLAGS["config"], config.seed, init_from)
+    init_from = _INIT_FROM.value and os.path.abspath(_INIT_FROM.value)
+    workdir = _WORKDIR.value or default_workdir(
+        flags.FLAGS["config"], config.seed, init_from
     )
     if init_from:
         _take_model(config, init_from, workdir)
@@ -137,8 +133,7 @@ def _evaluate() -> int:
         raise UserError(
             "--mode=evaluate takes the run's own config; leave --config out."
         )
-    workdir = os.path.expanduser(_WORKDIR.value)
-    name = _CHECKPOINT.value
+    workdir, name = _WORKDIR.value, _CHECKPOINT.value
     run = Run(workdir, command_line.checkpoint_named(name), _data_dir())
     config_lib.check(run.config)
     with _cluster(lambda: "the same command begins again"):
@@ -158,7 +153,7 @@ def _data_dir() -> str | None:
     path = _DATA_DIR.value
     if not path or "://" in path:
         return path
-    return os.path.abspath(os.path.expanduser(path))  # config.json is read anywhere
+    return os.path.abspath(path)  # config.json is read anywhere
 
 
 def _cluster(outcome: Callable[[], str]) -> contextlib.AbstractContextManager:

@@ -4,16 +4,14 @@ python -m attn_cnn_jax.prune --workdir=runs/X --output=runs/X_pruned
 python -m attn_cnn_jax.prune --workdir=runs/X --output=runs/X_pruned --heads=2:1,2:5
 """
 
-import os
-
 from absl import flags
 
 from attn_cnn_jax import command_line
 from attn_cnn_jax.analysis import pruning
 from attn_cnn_jax.errors import UserError
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
-_OUTPUT = flags.DEFINE_string("output", None, "Folder of the new run.")
+_WORKDIR = command_line.define_path("workdir", None, "Folder of the run.")
+_OUTPUT = command_line.define_path("output", None, "Folder of the new run.")
 _HEADS = flags.DEFINE_list(
     "heads", None, "Heads to remove, layer:head, both from 1; default degenerate ones."
 )
@@ -26,8 +24,8 @@ def main() -> None:
     if not (_WORKDIR.value and _OUTPUT.value):
         raise UserError("give the run and the new one: --workdir=RUN --output=NEW_RUN.")
     removal = pruning.prune(
-        os.path.expanduser(_WORKDIR.value),
-        os.path.expanduser(_OUTPUT.value),
+        _WORKDIR.value,
+        _OUTPUT.value,
         command_line.checkpoint_named(_CHECKPOINT.value),
         _HEADS.value,
     )

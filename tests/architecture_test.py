@@ -85,7 +85,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "variants": {"data", "models", "errors"},
     "compilation_cache": set(),
-    "command_line": {"compilation_cache", "variants", "errors", "models"},
+    "command_line": {"compilation_cache", "variants", "config", "errors", "models"},
     "analyze": {
         "analysis",
         "covered_offsets",

@@ -13,13 +13,13 @@ from attn_cnn_jax.results.tables import write_tables
 _WORKDIRS = flags.DEFINE_multi_string(
     "workdirs", ["runs/*"], "Folders of runs; globs; may be repeated."
 )
-_OUTPUT = flags.DEFINE_string("output", "tables", "Folder to write to.")
+_OUTPUT = command_line.define_path("output", "tables", "Folder to write to.")
 command_line.define_variant_flag()
 
 
 def main() -> int:
     """Write the tables and print them as Markdown; returns the exit status."""
-    folder = pathlib.Path(_OUTPUT.value).expanduser()
+    folder = pathlib.Path(_OUTPUT.value)
     for path in write_tables(folder, command_line.folders(_WORKDIRS.value)):
         if path.suffix == ".md":
             print(path.read_text(encoding="utf-8"))
