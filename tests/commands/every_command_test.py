@@ -140,6 +140,24 @@ def test_names_in_a_run_are_shown_escaped(run):
     run(*EVALUATE).refused(r"config.model.name is '\\x1b\[2Jvit\\n'")
 
 
+def test_names_of_folders_are_shown_escaped(run):
+    run.clean(run=True)
+    (run.folder / "run").rename(run.folder / "\x1b[2J\u202erun\udcff")
+    answer = run("attn_cnn_jax.analyze", "--workdirs=*run*", "--figure=curves")
+    assert answer.status == 0 and answer.told_in_a_line() == ""
+    answer = run("attn_cnn_jax.results", "--workdirs=*run*", "--output=\x1b[2J")
+    assert answer.status == 0 and answer.told_in_a_line() == ""
+    assert r"written to \x1b[2J" in answer.out
+
+
+@pytest.mark.parametrize("name", ["a\\b", "\udcff"])
+def test_paths_that_no_array_can_be_written_to(shell, name):
+    """The backslash would be read as a slash: arrays outside of the workdir."""
+    answer = shell("attn_cnn_jax.main", *shell.tiny, f"--workdir={name}")
+    answer.refused("--workdir=.*: take a path of UTF-8 without a backslash")
+    assert [path.name for path in shell.folder.iterdir()] == ["file"]
+
+
 def test_a_number_of_epochs_that_no_float_holds(run):
     run.clean(run=True)
     path = run.folder / "run" / "config.json"
