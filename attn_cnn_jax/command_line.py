@@ -84,6 +84,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     sys.unraisablehook = _print_unraisable
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that are no text
+    sys.stdout = _Harmless(sys.stdout)
     try:
         app.run(_without_arguments(main), flags_parser=_parse_flags)
     except (UserError, ModelError, OSError) as error:
@@ -107,6 +108,27 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         traceback.print_exc()
         _exit(1)
     sys.exit(0)
+
+
+class _Harmless:
+    """A stream that shows what a terminal would obey as Python writes it.
+
+    The name of a folder may have it. One that is read from right to left is shown so,
+    but none can turn the text around it.
+    """
+
+    _OBEYED = [*range(10), *range(11, 32), *range(127, 160)]
+    _OBEYED += [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+    _SHOWN = {code: ascii(chr(code))[1:-1] for code in _OBEYED}
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text.translate(self._SHOWN))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _print_error(error: Exception | str) -> None:
@@ -192,7 +214,11 @@ class _PathParser(flags.ArgumentParser):
             raise ValueError("URLs are not taken; name a place on this machine.")
         if not argument or "\0" in argument:
             raise ValueError("that is no path.")
-        return os.path.expanduser(argument)
+        path = os.path.expanduser(argument)
+        # Arrays would be written to another folder, or not at all.
+        if re.search(r"[\\\ud800-\udfff]", os.path.abspath(path)):
+            raise ValueError("take a path of UTF-8 without a backslash.")
+        return path
 
 
 class _ConfigParser(flags.ArgumentParser):

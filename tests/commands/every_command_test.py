@@ -140,9 +140,48 @@ def test_names_in_a_run_are_shown_escaped(run):
     run(*EVALUATE).refused(r"config.model.name is '\\x1b\[2Jvit\\n'")
 
 
+def test_names_of_folders_are_shown_escaped(run):
+    run.clean(run=True)
+    (run.folder / "run").rename(run.folder / "\x1b[2J\u202erun\udcff")
+    answer = run("attn_cnn_jax.analyze", "--workdirs=*run*", "--figure=curves")
+    assert answer.status == 0 and answer.told_in_a_line() == ""
+    answer = run("attn_cnn_jax.results", "--workdirs=*run*", "--output=\x1b[2J")
+    assert answer.status == 0 and answer.told_in_a_line() == ""
+    assert r"written to \x1b[2J" in answer.out
+
+
+@pytest.mark.parametrize("name", ["a\\b", "\udcff"])
+def test_paths_that_no_array_can_be_written_to(shell, name):
+    """The backslash would be read as a slash: arrays outside of the workdir."""
+    answer = shell("attn_cnn_jax.main", *shell.tiny, f"--workdir={name}")
+    answer.refused("--workdir=.*: take a path of UTF-8 without a backslash")
+    assert [path.name for path in shell.folder.iterdir()] == ["file"]
+
+
 def test_a_number_of_epochs_that_no_float_holds(run):
     run.clean(run=True)
     path = run.folder / "run" / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, "num_epochs": 10**400}))
     assert "names no num_epochs" in run("attn_cnn_jax.results", "--workdirs=run").err
+
+
+def test_a_digest_that_is_no_text(run):
+    run.clean(run=True)
+    lines = [{"step": 1, "split": "test", "chain": chain} for chain in ("\ud800", "")]
+    text = "\n".join(map(json.dumps, lines))
+    (run.folder / "run" / "metrics.jsonl").write_text(text)
+    for command in (READERS[1], READERS[5]):
+        assert "metrics.jsonl has no line with scores" in run(*command).err
+
+
+@pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
+@pytest.mark.parametrize("dataset", ["cifar10/3.0.2", "own/1.0.0"])
+def test_a_dataset_nested_30_000_deep(shell, dataset, name):
+    folder = shell.folder / "data" / dataset
+    folder.mkdir(parents=True)
+    for file in ("dataset_info.json", "features.json"):
+        (folder / file).write_text(DEEP if file == name else "{}")
+    choice = f"--config.dataset.name={dataset.partition('/')[0]}"
+    flags = [*shell.tiny, choice, "--data_dir=data", "--workdir=out"]
+    shell("attn_cnn_jax.main", *flags).refused(f"{name} cannot be read: .*recursion")
