@@ -28,11 +28,11 @@ from attn_cnn_jax.analysis.images import choose_images
 from attn_cnn_jax.analysis.pictures import VARIANTS
 from attn_cnn_jax.analysis.viewer import write_viewer
 from attn_cnn_jax.covered_offsets import COVERING_MASS
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, one_line
 from attn_cnn_jax.results.curves import run_curves
 from attn_cnn_jax.run import Run
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
+_WORKDIR = command_line.define_folder("workdir", None, "Folder of the run.")
 _WORKDIRS = flags.DEFINE_multi_string(
     "workdirs", [], "Runs for --figure=curves; globs; may be repeated."
 )
@@ -42,7 +42,7 @@ _FIGURE = flags.DEFINE_list(
     f"{', '.join(figures.ALL)}; several with commas. Without it all that the run can "
     "show but ablation.",
 )
-_OUTPUT = flags.DEFINE_string(
+_OUTPUT = command_line.define_folder(
     "output", None, "Folder to write to; default WORKDIR/analysis, or curves/."
 )
 _CHECKPOINT = flags.DEFINE_string("checkpoint", "last", "last, best, or a step.")
@@ -52,7 +52,7 @@ _IMAGES = flags.DEFINE_list(
     "Images to show: indices (3, 0-7) or records (test_00016) of the test set, image "
     "files, or names of CIFAR.",
 )
-_CIFAR_BATCHES = flags.DEFINE_string(
+_CIFAR_BATCHES = command_line.define_path(
     "cifar_batches", None, "CIFAR's python version, for images by their file name."
 )
 _NUM_IMAGES = flags.DEFINE_integer(
@@ -77,7 +77,9 @@ _VIEWER_MAX_MB = flags.DEFINE_float("viewer_max_mb", 100.0, "viewer: largest fil
 _VIEWER_EPOCHS = flags.DEFINE_bool(
     "viewer_epochs", True, "viewer: all snapshots, not the checkpoint alone."
 )
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "In place of the run's data_dir.")
+_DATA_DIR = command_line.define_path(
+    "data_dir", None, "In place of the run's data_dir."
+)
 _MOVED = {
     "prune": "python -m attn_cnn_jax.prune --workdir=RUN --output=NEW_RUN",
     "heads": "python -m attn_cnn_jax.prune --workdir=RUN --output=NEW_RUN --heads=2:1",
@@ -103,7 +105,7 @@ def main() -> None:
         _save_curves(several, _folder("curves"))
         return
     which = command_line.checkpoint_named(_CHECKPOINT.value)
-    run = Run(workdir, which, _DATA_DIR.value and os.path.expanduser(_DATA_DIR.value))
+    run = Run(workdir, which, _DATA_DIR.value)
     if not _OUTPUT.value:
         checkpoint.refuse_links(run.workdir)
     folder, drawn = _folder(os.path.join(workdir, "analysis")), False
@@ -151,7 +153,7 @@ def _drawn(name: str, draw: Callable[..., None], *arguments: Any) -> bool:
     except UserError as error:
         if _FIGURE.value:
             raise
-        print(f"{name}: not drawn: {error}")
+        print(f"{name}: not drawn: {one_line(error)}")
         return False
     return True
 

@@ -1,6 +1,9 @@
 """The start of every command, and the way it tells a user what is wrong."""
 
+import contextlib
+import difflib
 import glob
+import io
 import os
 import re
 import sys
@@ -11,10 +14,36 @@ from typing import Any, NoReturn
 
 import jax
 from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
 
 from attn_cnn_jax import compilation_cache, remote, variants
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax import config as config_lib
+from attn_cnn_jax.errors import UserError, one_line
 from attn_cnn_jax.models import ModelError
+
+_LONGEST_MESSAGE = 2000
+_URL = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")
+flags.disclaim_key_flags()  # those defined here are of the command: --help shows them
+_ARGV: list[str] = []  # those of this process, those in files of --flagfile too
+
+
+def define_config_flag() -> flags.FlagHolder:
+    """Give a command the flag --config and one for each field, --config.batch_size."""
+    text = "Config file, with an option after a colon: FILE.py:digits."
+    # Given arguments, ml_collections does not read files of --flagfile on importing.
+    holder = config_flags.DEFINE_config_file("config", None, text, sys_argv=_ARGV)
+    flags.FLAGS["config"].parser = _ConfigParser()
+    return holder
+
+
+def define_path(name: str, default: str | None, text: str) -> flags.FlagHolder:
+    """Give a command a flag that names a file or folder; its ~ is the user's home."""
+    return _define(_PathParser(), name, default, text)
+
+
+def define_folder(name: str, default: str | None, text: str) -> flags.FlagHolder:
+    """Give a command a flag as `define_path` does, which may name a URL too."""
+    return _define(_FolderParser(), name, default, text)
 
 
 def define_variant_flag() -> None:
@@ -57,24 +86,30 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     """
     # Of what TFDS and Orbax tell, pages in part, our own messages say what matters.
     logging.set_verbosity(logging.FATAL)
-    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
+    warnings.formatwarning = lambda message, *_: (
+        f"warning: {one_line(message, _LONGEST_MESSAGE)}\n"
+    )
     sys.unraisablehook = _print_unraisable
-    sys.stdout, sys.stderr = map(_InUsersWords, (sys.stdout, sys.stderr))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names that are no text
+    sys.stdout = _Harmless(_InUsersWords(sys.stdout))
+    sys.stderr = _InUsersWords(sys.stderr)
     try:
         app.run(_without_arguments(main), flags_parser=_parse_flags)
     except (UserError, ModelError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        _print_error(error)
+        _exit(2)
+    except MemoryError as error:
+        _print_error(f"there is too little memory for this ({error})")
         _exit(2)
     except KeyboardInterrupt:  # where no training was there to stop in order
         _exit(130)
     except Exception as error:
         is_of_xla = isinstance(error, jax.errors.JaxRuntimeError)
         if is_of_xla and "RESOURCE_EXHAUSTED" in str(error):
-            print(
-                "error: the device has too little memory for this; lower "
-                "config.batch_size or config.eval_batch_size "
-                f"({str(error).splitlines()[0]})",
-                file=sys.stderr,
+            _print_error(
+                "the device has too little memory for this; lower config.batch_size "
+                f"or config.eval_batch_size ({str(error).splitlines()[0]})"
             )
             _exit(2)
         if not jax.distributed.is_initialized():
@@ -82,6 +117,44 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         traceback.print_exc()
         _exit(1)
     sys.exit(0)
+
+
+class _Harmless:
+    """A stream that shows what a terminal would obey as Python writes it.
+
+    The name of a folder may have it. One that is read from right to left is shown so,
+    but none can turn the text around it.
+    """
+
+    _OBEYED = [*range(10), *range(11, 32), *range(127, 160)]
+    _OBEYED += [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+    _SHOWN = {code: ascii(chr(code))[1:-1] for code in _OBEYED}
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text.translate(self._SHOWN))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _InUsersWords:
+    """A stream that says the URL of a remote folder where it is told of its copy."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(remote.in_users_words(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _print_error(error: Exception | str) -> None:
+    print(f"error: {one_line(error, _LONGEST_MESSAGE)}", file=sys.stderr)
 
 
 def _print_unraisable(unraisable: Any) -> None:
@@ -102,19 +175,6 @@ def _exit(status: int) -> NoReturn:
     sys.exit(status)
 
 
-class _InUsersWords:
-    """A stream that says the URL of a remote folder where it is told of its copy."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        return self._stream.write(remote.in_users_words(text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
 def _without_arguments(main: Callable[[], int | None]):
     def call(argv: Sequence[str]) -> int | None:
         if len(argv) > 1:
@@ -129,65 +189,100 @@ def _without_arguments(main: Callable[[], int | None]):
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
-    files: list[str] = []
     try:
-        argv = flags.FLAGS.read_flags_from_files(list(argv), force_gnu=False)
+        _ARGV[:] = _with_flag_files(list(argv))
         if "variant" in flags.FLAGS:
-            for path in _values(argv, "variant"):  # a config may name what they add
+            for path in _values("variant"):  # a config may name what they add
                 variants.load(path)
-        files = [value.partition(":")[0] for value in _values(argv, "config")]
-        for path in files:  # ml_collections says so only later, and not which file
-            if not os.path.isfile(path):
-                raise UserError(f"there is no config file {path}.")
-        return flags.FLAGS(argv)
+        return flags.FLAGS(_ARGV)
     except UserError:
         raise
-    except Exception as error:  # a config file is code and may raise anything
-        raise UserError(_explain(error, files)) from error
+    except Exception as error:  # parsers of a config's fields raise what they like
+        raise UserError(str(error).strip() or type(error).__name__) from error
+    except SystemExit:  # --help and its like, which absl counts as failures
+        sys.exit(0)
 
 
-def _values(argv: Sequence[str], flag: str) -> list[str]:
+def _with_flag_files(argv: Sequence[str]) -> list[str]:
+    """Return the arguments with those in the files of --flagfile in their place."""
+    complaints = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaints):
+            argv = flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
+    except flags.Error as error:
+        raise UserError(f"--flagfile: {str(error).rpartition('flagfile: ')[2]}") from (
+            error
+        )
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"--flagfile: it is no text of flags: {error}") from error
+    if complaints.getvalue():
+        file = complaints.getvalue().strip().rpartition(": ")[2]
+        raise UserError(f"--flagfile={file} includes itself.")
+    return list(argv)
+
+
+def _values(flag: str) -> list[str]:
     """Return what stands behind the flag, after a space or an equals sign."""
     values = []
-    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+    for argument, following in zip(_ARGV, [*_ARGV[1:], ""], strict=True):
         name, equals, value = argument.partition("=")
         if name in (f"--{flag}", f"-{flag}"):
             values.append(value if equals else following)
     return [value for value in values if value]
 
 
-def _explain(error: Exception, config_files: Sequence[str]) -> str:
-    """Say in a line what is wrong with the flags or in a config file, and where.
-
-    ml_collections puts whole tracebacks into messages; the user has to know the error
-    at the end, which was raised last.
-    """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    lines = lines or [type(error).__name__]
-    where = _line_of_config(error, config_files)
-    if where:
-        return f"{where}: {type(error).__name__}: {' '.join(lines)}"
-    if "has no attribute 'get_config'" in str(error):
-        return f"{', '.join(config_files)} has no function get_config."
-    if isinstance(error, AttributeError | KeyError):
-        message = " ".join(str(error.args[0]).split()) if error.args else lines[0]
-        return f"unknown config field: {message.strip(chr(34))}"
-    message = lines[-1] if any("Traceback" in line for line in lines) else lines[0]
-    return message.removeprefix("ValueError: ").removeprefix(
-        "attn_cnn_jax.errors.UserError: "
-    )
+def _define(
+    parser: flags.ArgumentParser, name: str, default: str | None, text: str
+) -> flags.FlagHolder:
+    serializer = flags.ArgumentSerializer()
+    return flags.DEFINE(parser, name, default, text, serializer=serializer)
 
 
-def _line_of_config(error: Exception, config_files: Sequence[str]) -> str | None:
-    """Return "FILE, line N" of the config file's last line on the way to the error."""
-    places = [
-        (frame.filename, frame.lineno)
-        for frame in traceback.extract_tb(error.__traceback__)
-    ]
-    if isinstance(error, SyntaxError):
-        places.append((error.filename or "", error.lineno))
-    own = {os.path.abspath(path) for path in config_files}
-    for path, line in reversed(places):
-        if os.path.abspath(path) in own:
-            return f"{path}, line {line}"
-    return None
+class _PathParser(flags.ArgumentParser):
+    """The parser of `define_path`."""
+
+    def parse(self, argument: str) -> str:
+        if _URL.match(argument):
+            raise ValueError("URLs are not taken; name a place on this machine.")
+        if not argument or "\0" in argument:
+            raise ValueError("that is no path.")
+        path = os.path.expanduser(argument)
+        # Arrays would be written to another folder, or not at all.
+        if re.search(r"[\\\ud800-\udfff]", os.path.abspath(path)):
+            raise ValueError("take a path of UTF-8 without a backslash.")
+        return path
+
+
+class _FolderParser(_PathParser):
+    """The parser of `define_folder`."""
+
+    def parse(self, argument: str) -> str:
+        if not _URL.match(argument):
+            return super().parse(argument)
+        remote.check(argument)
+        return argument
+
+
+class _ConfigParser(flags.ArgumentParser):
+    """The parser of --config=FILE.py[:options], the file being run."""
+
+    def parse(self, argument: str) -> ConfigDict:
+        path, colon, options = argument.partition(":")
+        config = config_lib.read_file(path, options if colon else None)
+        for argument in _ARGV:
+            if match := re.match(r"--?(?:no)?config\.([^=]*)", argument):
+                _refuse_unknown(config, match[1])
+        config.lock()
+        return config
+
+
+def _refuse_unknown(config: ConfigDict, field: str) -> None:
+    """Raise a `UserError` unless `config` has the dotted field."""
+    block: Any = config
+    for key in field.split("."):
+        names = list(block) if isinstance(block, ConfigDict) else []
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise UserError(f"there is no field config.{field}{hint}")
+        block = block[key]

@@ -28,5 +28,5 @@ def one_line(value: Any, longest: int = 300) -> str:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error of a library says, or its name."""
-    lines = one_line(error, 2_000).split(r"\n")
-    return one_line(lines[0].strip() or type(error).__name__)
+    lines = str(error).strip().splitlines()
+    return one_line(lines[0] if lines else type(error).__name__)

@@ -28,13 +28,11 @@ from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
 
-_CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "Config file, with an option after a colon: FILE.py:digits."
-)
-_WORKDIR = flags.DEFINE_string(
+_CONFIG = command_line.define_config_flag()
+_WORKDIR = command_line.define_folder(
     "workdir", None, "Folder of the run; default runs/<config>[_<option>]_seed<n>."
 )
-_INIT_FROM = flags.DEFINE_string(
+_INIT_FROM = command_line.define_folder(
     "init_from", None, "Workdir whose model and last variables a new run starts from."
 )
 _RESTART = flags.DEFINE_bool(
@@ -48,7 +46,7 @@ _MODE = flags.DEFINE_enum(
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "last", "For --mode=evaluate: last, best, or a step."
 )
-_DATA_DIR = flags.DEFINE_string(
+_DATA_DIR = command_line.define_path(
     "data_dir", None, "TFDS data_dir; default TFDS_DATA_DIR or ~/tensorflow_datasets."
 )
 _MULTI_HOST = flags.DEFINE_bool(
@@ -84,9 +82,9 @@ def main() -> int:
         config.dataset.data_dir = _data_dir()
     init_from = _INIT_FROM.value
     if init_from and not remote.is_remote(init_from):
-        init_from = os.path.abspath(os.path.expanduser(init_from))
-    workdir = os.path.expanduser(
-        _WORKDIR.value or default_workdir(flags.FLAGS["config"], config.seed, init_from)
+        init_from = os.path.abspath(init_from)
+    workdir = _WORKDIR.value or default_workdir(
+        flags.FLAGS["config"], config.seed, init_from
     )
     if init_from:
         _take_model(config, init_from, workdir)
@@ -148,8 +146,8 @@ def _evaluate() -> int:
         raise UserError(
             "--mode=evaluate takes the run's own config; leave --config out."
         )
-    name, workdir = _CHECKPOINT.value, os.path.expanduser(_WORKDIR.value)
-    run = Run(remote.local(workdir), command_line.checkpoint_named(name), _data_dir())
+    workdir, name = _WORKDIR.value, _CHECKPOINT.value
+    run = Run(workdir, command_line.checkpoint_named(name), _data_dir())
     config_lib.check(run.config)
     with _cluster(lambda: "the same command begins again"):
         parallel.set_arithmetic(run.config)
@@ -168,7 +166,7 @@ def _data_dir() -> str | None:
     path = _DATA_DIR.value
     if not path or "://" in path:
         return path
-    return os.path.abspath(os.path.expanduser(path))  # config.json is read anywhere
+    return os.path.abspath(path)  # config.json is read anywhere
 
 
 def _cluster(outcome: Callable[[], str]) -> contextlib.AbstractContextManager:

@@ -10,8 +10,8 @@ from attn_cnn_jax import command_line, remote
 from attn_cnn_jax.analysis import pruning
 from attn_cnn_jax.errors import UserError
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
-_OUTPUT = flags.DEFINE_string("output", None, "Folder of the new run.")
+_WORKDIR = command_line.define_folder("workdir", None, "Folder of the run.")
+_OUTPUT = command_line.define_folder("output", None, "Folder of the new run.")
 _HEADS = flags.DEFINE_list(
     "heads", None, "Heads to remove, layer:head, both from 1; default degenerate ones."
 )

@@ -79,7 +79,8 @@ def _link(chain: str, record: Mapping[str, Any]) -> str:
     """Return the digest of a record behind the line whose digest is `chain`."""
     content = {name: value for name, value in record.items() if name != "chain"}
     text = chain + json.dumps(content)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    raw = text.encode(errors="surrogatepass")  # what no run wrote is no text, maybe
+    return hashlib.blake2b(raw, digest_size=8).hexdigest()
 
 
 class Records:

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax import checkpoint as checkpoint_lib
 from attn_cnn_jax import data, models, parallel, remote
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, one_line
 from attn_cnn_jax.evaluate import (
     evaluate,
     forward,
@@ -41,7 +41,7 @@ class Run:
         data_dir: str | None = None,
     ) -> None:
         self.workdir = pathlib.Path(remote.local(os.fspath(workdir))).absolute()
-        self.name = self.workdir.name
+        self.name = one_line(self.workdir.name)
         config = checkpoint_lib.read_config(self.workdir)
         if config is None:
             raise UserError(f"{workdir} is not the workdir of a run.")

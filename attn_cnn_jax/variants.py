@@ -69,7 +69,9 @@ def load(path: str | os.PathLike) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except BaseException as error:  # sys.exit() too
+        if type(error) is KeyboardInterrupt:
+            raise
         reason = str(error).strip().splitlines() or [""]
         raise UserError(
             f"--variant={path} cannot be imported: {type(error).__name__}: {reason[0]}"

@@ -4,7 +4,6 @@ python -m benchmarks.compare --configs=quadratic_isotropic,resnet18 --batch_size
 python -m benchmarks.compare --scaling
 """
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -37,7 +36,9 @@ _STEPS = flags.DEFINE_integer("steps", 20, "Timed steps of each variant.", 3)
 _SECONDS = flags.DEFINE_float(
     "seconds", 120.0, "No further round of a model and batch after these, but for 3.", 0
 )
-_OUTPUT = flags.DEFINE_string("output", None, "File that keeps a line of JSON a row.")
+_OUTPUT = command_line.define_path(
+    "output", None, "File that keeps a line of JSON a row."
+)
 _THREADS = flags.DEFINE_integer(
     "threads", 0, "CPU cores that each side may use; 0: all that there are.", 0
 )
@@ -104,7 +105,7 @@ def _scaling(
 
 def _keep(records: list[dict[str, Any]]) -> None:
     if _OUTPUT.value:
-        path = pathlib.Path(_OUTPUT.value).expanduser()
+        path = pathlib.Path(_OUTPUT.value)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(each) + "\n" for each in records)
@@ -125,14 +126,10 @@ def _config(name: str) -> ConfigDict:
     """Return the config of NAME or NAME:options."""
     stem, _, options = name.partition(":")
     path = _ROOT / "configs" / f"{stem}.py"
-    spec = importlib.util.spec_from_file_location(stem, path)
-    if not re.fullmatch(r"\w+", stem) or not path.is_file() or not spec:
+    if not re.fullmatch(r"\w+", stem) or not path.is_file():
         known = sorted(path.stem for path in (_ROOT / "configs").glob("*.py"))
         raise UserError(f"--configs: {stem!r} is not one of {', '.join(known)}.")
-    module = importlib.util.module_from_spec(spec)
-    assert spec.loader
-    spec.loader.exec_module(module)
-    config = module.get_config(options)
+    config = config_lib.read_file(path, options)
     config_lib.check(config)
     return config
 

@@ -14,7 +14,6 @@ cuDNN's, and all are given the same efficiency. What a GPU measures overrules it
 
 import json
 import pathlib
-import runpy
 import time
 from typing import Any
 
@@ -43,7 +42,7 @@ _COMPUTE_DTYPES = flags.DEFINE_list(
     "compute_dtypes", ["bfloat16", "float32"], "Each config with each of these."
 )
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 100, "Images a step.", 1)
-_OUTPUT = flags.DEFINE_string("output", None, "File to add a JSON line a row to.")
+_OUTPUT = command_line.define_path("output", None, "File to add a JSON line a row to.")
 _BREAKDOWN = flags.DEFINE_integer(
     "breakdown", 0, "Print as many of the most expensive operations of a row.", 0
 )
@@ -95,7 +94,7 @@ def _config(name: str, compute_dtype: str) -> ConfigDict:
     file = pathlib.Path(__file__).parent.parent / "configs" / f"{name}.py"
     if not file.is_file():
         raise UserError(f"there is no configs/{name}.py.")
-    config = runpy.run_path(str(file))["get_config"]()
+    config = config_lib.read_file(file)
     config.batch_size = _BATCH_SIZE.value
     config.model.compute_dtype = compute_dtype
     config_lib.check(config)

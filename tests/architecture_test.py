@@ -100,6 +100,7 @@ ALLOWED: dict[str, set[str]] = {
         "compilation_cache",
         "variants",
         "remote",
+        "config",
         "errors",
         "models",
     },

@@ -401,7 +401,8 @@ def test_a_run_does_what_its_intervals_say(observed):
     """The run that the intervals are compared with: nine steps."""
     result = observed(run, small())
     evaluations = [(3, "train"), (3, "test"), (6, "train"), (6, "test")]
-    assert result["lines"] == [*evaluations, (9, "train"), (9, "test")]
+    end = [(9, "train"), (9, "test"), (9, "goodput")]
+    assert result["lines"] == [*evaluations, *end]
     assert result["batches"] == [360] * 3 and result["snapshots"] == []
     assert result["checkpoints"] == [3, 6, 9]
     fewer = small()

@@ -78,7 +78,8 @@ def test_training_leaves_a_run_in_its_default_workdir(trained, folder):
     for leaf in jax.tree.leaves(checkpoint.load(workdir(folder)).variables):
         assert leaf.dtype == np.float64
     splits = [(line["step"], line["split"]) for line in records.read(workdir(folder))]
-    assert splits == [(7, "test"), (10, "train"), (14, "train"), (14, "test")]
+    scored = [(7, "test"), (10, "train"), (14, "train"), (14, "test")]
+    assert splits == [*scored, (14, "goodput")]
     assert "epoch 2, step 14: test accuracy" in trained
     assert "status 0" in trained
 
@@ -96,7 +97,7 @@ def test_evaluation_needs_the_workdir_alone(trained, folder):
     finally:
         moved.rename(workdir(folder))
     result = json.loads(printed[0])
-    last = records.read(workdir(folder))[-1]
+    last = records.read(workdir(folder))[-2]  # before the goodput of the run
     assert result["step"] == last["step"] == 14
     assert result["images"] == 360
     assert result["accuracy"] == last["accuracy"]

@@ -21,13 +21,11 @@ from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.bench import aggregation, table, timing
 from attn_cnn_jax.errors import UserError
 
-_CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "Config file, with an option after a colon: FILE.py:digits."
-)
+_CONFIG = command_line.define_config_flag()
 _CONFIGS = flags.DEFINE_multi_string(
     "configs", [], "Config files to set side by side; FILE.py:option, and * in FILE."
 )
-_WORKDIR = flags.DEFINE_string(
+_WORKDIR = command_line.define_folder(
     "workdir", None, "Run whose config is measured and whose bench.jsonl keeps it."
 )
 _BATCH_SIZES = flags.DEFINE_list(
@@ -100,7 +98,7 @@ def _named_config() -> tuple[str, ConfigDict, dict[str, Any]]:
     workdir = _WORKDIR.value and remote.local(_WORKDIR.value)
     own = checkpoint.read_config(workdir) if workdir else None
     if _CONFIG.value is not None:
-        if own is not None and own.model != _CONFIG.value.model:
+        if own is not None and own.get("model") != _CONFIG.value.model:
             raise UserError(
                 f"{workdir} holds a run of another model; leave --config out to "
                 "measure that one, or name another --workdir."

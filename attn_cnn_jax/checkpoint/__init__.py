@@ -161,7 +161,7 @@ def read_config(workdir: str | os.PathLike) -> ConfigDict | None:
         return None
     try:
         return config_lib.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (AttributeError, OSError, TypeError, ValueError) as error:
+    except Exception as error:  # it may hold whatever JSON can say
         raise UserError(f"{path} cannot be read: {error}.") from error
 
 

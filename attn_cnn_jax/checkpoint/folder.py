@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,9 @@ class Checkpoint:
     progress: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
+_STEP = re.compile("0|[1-9][0-9]{0,8}")  # as Orbax writes it; more is no training
+
+
 class DamagedError(Exception):
     """A checkpoint that cannot be read back as it was written."""
 
@@ -42,7 +46,7 @@ def find(
     found = {}
     for kind in kinds:
         for path in (workdir / kind).glob("*"):
-            if path.name.isdigit() and path.is_dir():
+            if _STEP.fullmatch(path.name) and path.is_dir():
                 found[int(path.name)] = path
     return found
 
@@ -146,13 +150,29 @@ def load_record(path: pathlib.Path) -> dict[str, Any]:
         raise DamagedError(f"its record cannot be read ({cause(error)})") from (error)
     if not intact:
         raise DamagedError("its record does not match its digest")
+    if not _is_record(content, path.name):
+        raise DamagedError("its record is not that of a checkpoint of this step")
     return content
+
+
+def _is_record(content: Any, step: str) -> bool:
+    """Tell whether whoever wrote the record, and its digest, kept to its form."""
+    if not isinstance(content, dict) or str(content.get("step")) != step:
+        return False
+    blocks = (content.get(name) for name in ("config", "digests", "progress"))
+    accuracy = content.get("accuracy", "")
+    known = accuracy is None or type(accuracy) in (int, float) and 0 <= accuracy <= 1
+    return known and all(isinstance(block, dict) for block in blocks)
 
 
 def load_folder(path: pathlib.Path, like: Mapping[str, Any] | None) -> Checkpoint:
     """Load and verify one checkpoint; without `like` its variables as NumPy arrays."""
     record = load_record(path)
     remote.fetch(path)
+    try:
+        config = config_lib.from_dict(record["config"])
+    except Exception as error:  # it may hold whatever JSON can say
+        raise DamagedError(f"its config cannot be read ({error})") from error
     if like is not None and not (path / "training").exists():
         raise DamagedError("it holds variables only and cannot be trained on")
     try:
@@ -171,8 +191,8 @@ def load_folder(path: pathlib.Path, like: Mapping[str, Any] | None) -> Checkpoin
         if record["digests"].get(name) != digest:
             raise DamagedError(f"{name} does not match its digest")
     return Checkpoint(
-        step=record["step"],
-        config=config_lib.from_dict(record["config"]),
+        step=int(path.name),
+        config=config,
         variables=items["variables"],
         training=items.get("training"),
         progress=record["progress"],

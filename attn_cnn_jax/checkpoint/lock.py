@@ -9,7 +9,7 @@ import time
 import warnings
 from typing import Any
 
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, one_line
 
 _OF_A_RUN = ("metrics.jsonl", "snapshots", "checkpoints")
 
@@ -110,10 +110,7 @@ class WorkdirLock:
 
 def _holder(content: dict[str, Any]) -> str:
     """Return the holder in words, from a file that anybody may have written."""
-    host, since = (
-        "".join(c for c in str(content.get(name, "?"))[:100] if c.isprintable())
-        for name in ("host", "since")
+    pid, host, since = (
+        one_line(content.get(name, "?"), 60) for name in ("pid", "host", "since")
     )
-    pid = content.get("pid")
-    number = str(pid) if type(pid) is int else "?"
-    return f"process {number} on {host} since {since}"
+    return f"process {pid} on {host} since {since}"

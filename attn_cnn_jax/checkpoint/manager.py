@@ -73,9 +73,9 @@ class Checkpoints:
         of_snapshot, of_training = map(folder.size_on_disk, (variables, training))
         needed = (self._keep + 2) * (of_snapshot + of_training)
         needed += snapshots * of_snapshot
-        there = folder.find(self._workdir).values()
-        has = sum(f.stat().st_size for p in there for f in p.rglob("*") if f.is_file())
-        free = shutil.disk_usage(self._workdir).free + has
+        files = (self._workdir / "checkpoints").rglob("*")  # which others will replace
+        free = sum(file.stat().st_size for file in files if file.is_file())
+        free += shutil.disk_usage(self._workdir).free
         text = f"up to {needed / 1e9:.2g} GB, of {free / 1e9:.3g} GB that are free"
         if self._agreed(free < needed):
             raise UserError(

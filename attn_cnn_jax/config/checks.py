@@ -5,6 +5,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attn_cnn_jax.config.fields import check_schema, require
+from attn_cnn_jax.config.files import refuse_uncomputable
 from attn_cnn_jax.config.model_blocks import RESNETS
 from attn_cnn_jax.config.model_checks import check_model
 from attn_cnn_jax.config.schema import base_config, optimizer
@@ -22,6 +23,7 @@ _LARGEST_INT, _LARGEST_RATE = 2**31, 1e38  # a float32
 
 def check(config: ConfigDict) -> None:
     """Raise a `UserError` that names the first field out of its type or range."""
+    refuse_uncomputable(config)
     check_schema(config, base_config())
     _check_optimizer(config.optimizer)
     _check_ranges(config)

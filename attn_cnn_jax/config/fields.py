@@ -5,13 +5,17 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, one_line
 
 
 def require(holds: bool, field: str, value: Any, wanted: str) -> None:
     """Raise a `UserError` that names the field unless it `holds`."""
     if not holds:
-        raise UserError(f"config.{field} is {value!r}; it must be {wanted}.")
+        if isinstance(value, ConfigDict):
+            shown = "a block of fields"
+        else:
+            shown = one_line(repr(value) if isinstance(value, str) else value)
+        raise UserError(f"config.{field} is {shown}; it must be {wanted}.")
 
 
 def check_schema(

@@ -27,6 +27,7 @@ RESUMABLE = frozenset(
         "snapshot_every_epochs",
     }
 )
+_DEEPEST = 10  # blocks and lists in each other: more than in any config
 # Fields that came later, as they are in a run that was recorded without them: those of
 # the run, and those of a block by its name.
 _LATER_FIELDS: dict[str, Any] = {
@@ -60,15 +61,22 @@ def from_dict(fields: Mapping[str, Any]) -> ConfigDict:
     """Return the config, or its model block, that `to_json` wrote.
 
     JSON's lists become tuples. A field that an earlier version did not record has the
-    value that it worked with.
+    value that it worked with. What is no config at all raises some exception.
     """
 
-    def restored(value: Any) -> Any:
+    def restored(value: Any, depth: int = 0) -> Any:
+        if depth > _DEEPEST:
+            raise ValueError("its blocks lie too deep in each other")
         if isinstance(value, Mapping):
             later = _LATER_FIELDS_OF.get(str(value.get("name")), {})
-            return {key: restored(item) for key, item in {**later, **value}.items()}
-        return tuple(value) if isinstance(value, list) else value
+            items = {**later, **value}.items()
+            return {key: restored(item, depth + 1) for key, item in items}
+        if isinstance(value, list):
+            return tuple(restored(item, depth + 1) for item in value)
+        return value
 
+    if not isinstance(fields, Mapping):
+        raise TypeError("it holds no fields")
     whole = {**_LATER_FIELDS, **fields} if "model" in fields else dict(fields)
     optimizer = whole.get("optimizer")
     if isinstance(optimizer, Mapping):  # the first ones had no name

@@ -25,7 +25,7 @@ def load(
     *,
     statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
     counts: Mapping[str, int] | None = None,
-    remedy: str = "A dataset of your own needs --variant=FILE.py; for another one, have "
+    remedy: str = "A dataset of your own needs --variant=FILE.py; for others, have "
     "TFDS prepare it with file_format='array_record'",
 ) -> Dataset:
     """Return an image-classification dataset that TFDS prepared, of one image size.

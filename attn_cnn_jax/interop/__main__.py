@@ -1,8 +1,5 @@
 """`python -m attn_cnn_jax.interop` makes a workdir from a published state."""
 
-from absl import flags
-from ml_collections import config_flags
-
 from attn_cnn_jax import checkpoint, command_line, models, parallel, remote
 from attn_cnn_jax.config import check
 from attn_cnn_jax.errors import UserError
@@ -10,11 +7,13 @@ from attn_cnn_jax.interop import from_state
 from attn_cnn_jax.interop.state_files import read_state
 from attn_cnn_jax.run import refuse_misfits
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "Config of the state.")
-_SOURCE = flags.DEFINE_string(
+_CONFIG = command_line.define_config_flag()
+_SOURCE = command_line.define_path(
     "source", None, "The state: .npz, .safetensors, .pt or .ckpt."
 )
-_WORKDIR = flags.DEFINE_string("workdir", None, "Directory to make; holds no run yet.")
+_WORKDIR = command_line.define_folder(
+    "workdir", None, "Folder to make; holds no run yet."
+)
 
 
 def main() -> None:

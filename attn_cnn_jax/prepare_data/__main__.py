@@ -22,11 +22,13 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
     """Define the command's flags; not on import, for other commands have the same."""
-    flags.DEFINE_string("source", None, "a CIFAR archive or folder, of any layout")
+    command_line.define_path("source", None, "a CIFAR archive or folder, of any layout")
     flags.DEFINE_bool("download", False, "download the official archive")
     flags.DEFINE_string("url", None, "with --download: a mirror of the same archive")
     flags.DEFINE_enum("dataset", None, list(LABELS), "which CIFAR, if not clear")
-    flags.DEFINE_string("data_dir", None, "where to write; default: where TFDS looks")
+    command_line.define_path(
+        "data_dir", None, "where to write; default: where TFDS looks"
+    )
     flags.DEFINE_bool("allow_partial", False, "accept a copy with fewer records")
 
 
@@ -38,13 +40,13 @@ def main() -> None:
         raise UserError("--url needs --download.")
     data_dir = default_data_dir()
     if FLAGS.data_dir is not None:
-        data_dir = pathlib.Path(FLAGS.data_dir).expanduser()
+        data_dir = pathlib.Path(FLAGS.data_dir)
     prepared = FLAGS.dataset or "cifar10"
     if FLAGS.download:
         if not _is_prepared(prepared, data_dir):
             _prepare(_download(prepared, data_dir), data_dir)
     else:
-        place = pathlib.Path(FLAGS.source).expanduser()
+        place = pathlib.Path(FLAGS.source)
         copy = copies.find_copy(place, FLAGS.dataset)
         prepared = copy.dataset
         if not _is_prepared(prepared, data_dir):

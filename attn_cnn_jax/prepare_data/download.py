@@ -59,7 +59,7 @@ def fetch(
             part.unlink()
             raise UserError(
                 f"{url} is not the official archive: its sha256 is {found}, not "
-                f"{sha256}.\nIt was deleted; try again or another --url."
+                f"{sha256}. It was deleted; try again or another --url."
             )
         os.replace(part, destination)
     except OSError as error:
@@ -156,7 +156,7 @@ def _copy(response, file: BinaryIO, size: int, bar: tqdm) -> str | None:
             file.truncate(0)
             raise UserError(
                 f"{response.url} is not the official archive: it has more than {size} "
-                "bytes.\nIt was deleted; try another --url."
+                "bytes. It was deleted; try another --url."
             )
 
 

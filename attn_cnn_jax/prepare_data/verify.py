@@ -46,7 +46,7 @@ def is_prepared(dataset: str, data_dir: pathlib.Path, *, allow_partial: bool) ->
         return False
     if any(target.glob("*.tfrecord-*")):
         raise UserError(
-            f"{target} holds TFRecords, which only TensorFlow reads at random.\nRun "
+            f"{target} holds TFRecords, which only TensorFlow reads at random. Run "
             f"this with --source={target} and another --data_dir to convert them."
         )
     try:
@@ -58,7 +58,7 @@ def is_prepared(dataset: str, data_dir: pathlib.Path, *, allow_partial: bool) ->
             _check_counts(sources, allow_partial)
     except UserError as error:
         raise UserError(
-            f"{target} is there but cannot be used: {error}\nRemove it, or choose "
+            f"{target} is there but cannot be used ({error}); remove it, or choose "
             "another --data_dir, and run this again."
         ) from error
     if signed is None or (allow_partial and not signed.partial):

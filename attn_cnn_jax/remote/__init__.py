@@ -21,11 +21,12 @@ from jax.experimental import multihost_utils
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.remote.lease import Lease
 from attn_cnn_jax.remote.local_copy import LocalCopy, checkpoints_in
-from attn_cnn_jax.remote.store import Store, StoreError, matches, scheme
+from attn_cnn_jax.remote.store import Store, StoreError, check, matches, scheme
 from attn_cnn_jax.remote.writer import Writer
 
 __all__ = [
     "StoreError",
+    "check",
     "close",
     "fetch",
     "has_own_copy",

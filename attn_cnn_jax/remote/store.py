@@ -23,6 +23,15 @@ def scheme(text: str) -> str:
     return before if separator else ""
 
 
+def check(url: str) -> None:
+    """Raise a `UserError` unless a URL names a folder in a bucket."""
+    kind, path = scheme(url), url.rstrip("/").partition("://")[2]
+    if kind not in PACKAGES:
+        raise UserError(f"{url}: a folder is local or begins with s3:// or gs://.")
+    if "/" not in path or not _is_relative(path):
+        raise UserError(f"{url}: name a bucket and a folder, {kind}://BUCKET/RUN.")
+
+
 class Store:
     """The objects under a URL such as s3://bucket/runs/demo, by their relative names.
 
@@ -30,14 +39,10 @@ class Store:
     """
 
     def __init__(self, url: str) -> None:
+        check(url)
         self.url = url.rstrip("/")
         self.name = self.url.rpartition("/")[2]
-        kind, path = scheme(url), self.url.partition("://")[2]
-        if kind not in PACKAGES:
-            raise UserError(f"{url}: a folder is local or begins with s3:// or gs://.")
-        if "/" not in path or not _is_relative(path):
-            raise UserError(f"{url}: name a bucket and a folder, {kind}://BUCKET/RUN.")
-        self._root = path
+        kind, self._root = scheme(url), self.url.partition("://")[2]
         self._system = _system(kind, url)
 
     def sizes(self) -> dict[str, int]:

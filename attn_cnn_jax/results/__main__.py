@@ -13,7 +13,7 @@ from attn_cnn_jax.results.tables import write_tables
 _WORKDIRS = flags.DEFINE_multi_string(
     "workdirs", ["runs/*"], "Folders of runs; globs; may be repeated."
 )
-_OUTPUT = flags.DEFINE_string("output", "tables", "Folder to write to.")
+_OUTPUT = command_line.define_folder("output", "tables", "Folder to write to.")
 command_line.define_variant_flag()
 
 

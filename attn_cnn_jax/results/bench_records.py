@@ -1,4 +1,4 @@
-"""The measurements that `bench` keeps in a workdir, and text of others in general."""
+"""The measurements that `bench` keeps in a workdir."""
 
 import dataclasses
 import json
@@ -7,6 +7,8 @@ import pathlib
 import warnings
 from collections.abc import Mapping
 from typing import Any
+
+from attn_cnn_jax.errors import one_line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +75,3 @@ def finite(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value <= 1e18 and math.isfinite(value) else None
-
-
-def one_line(value: Any) -> str:
-    """Return `value` as text for a message: one line, printable, of bounded length."""
-    text = "".join(c if c.isprintable() else "?" for c in str(value))
-    return text if len(text) <= 300 else f"{text[:297]}..."

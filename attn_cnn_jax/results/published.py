@@ -7,7 +7,6 @@ where it stands. What a run of a row has to be is said by the row's config file 
 import dataclasses
 import functools
 import importlib.resources
-import importlib.util
 import json
 import pathlib
 from typing import Any
@@ -17,7 +16,6 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax import data, models
-from attn_cnn_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,13 +117,7 @@ def load_config(name: str) -> ConfigDict:
     Raises a `UserError` where there is no such file, or the file has no such option.
     """
     stem, _, options = name.partition(":")
-    path = config_folder() / f"{stem}.py"
-    if not path.is_file():
-        raise UserError(f"there is no config file {path}.")
-    spec: Any = importlib.util.spec_from_file_location(stem, path)
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.get_config(options)
+    return config_lib.read_file(config_folder() / f"{stem}.py", options)
 
 
 def config_folder() -> pathlib.Path:

@@ -19,13 +19,12 @@ from ml_collections import ConfigDict
 
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax import records
-from attn_cnn_jax.errors import UserError
+from attn_cnn_jax.errors import UserError, one_line
 from attn_cnn_jax.goodput import ACTIVITIES
 from attn_cnn_jax.results import published
 from attn_cnn_jax.results.bench_records import (
     BenchRecord,
     finite,
-    one_line,
     read_bench_record,
 )
 from attn_cnn_jax.run import Run
@@ -113,8 +112,6 @@ def read_run(workdir: str | os.PathLike) -> ScoredRun:
         run = Run(workdir)
     except UserError as error:  # which names the folder as it is, on several lines too
         raise UserError(one_line(error)) from error
-    except RecursionError as error:
-        raise UserError(f"{one_line(workdir)}: {one_line(error)}.") from error
     path, fields = run.workdir, config_lib.flatten(run.config)
     seed, num_epochs = (_whole(path, fields, key) for key in ("seed", "num_epochs"))
     series, goodput = _read_records(path)
@@ -258,6 +255,6 @@ def _count(run: Run) -> int | None:
 
 def _whole(path: pathlib.Path, fields: Mapping[str, Any], key: str) -> int:
     value = fields.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if type(value) is not int or not 0 <= value < 2**63:
         raise UserError(f"{one_line(path)}: config.json names no {key}.")
     return value

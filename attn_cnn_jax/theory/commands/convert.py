@@ -3,8 +3,6 @@
 python -m attn_cnn_jax.theory convert --workdir=runs/X --output=runs/X_as_attention
 """
 
-import os
-
 from absl import flags
 
 from attn_cnn_jax import command_line, parallel, remote
@@ -13,8 +11,8 @@ from attn_cnn_jax.models.attention.convolutional import ENCODINGS
 from attn_cnn_jax.run import Run
 from attn_cnn_jax.theory.conversion import agreement, convert
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run of a ResNet.")
-_OUTPUT = flags.DEFINE_string("output", None, "Folder of the new run.")
+_WORKDIR = command_line.define_folder("workdir", None, "Folder of the run of a ResNet.")
+_OUTPUT = command_line.define_folder("output", None, "Folder of the new run.")
 _SHARPNESS = flags.DEFINE_float(
     "sharpness", None, "Spread of the heads; default: the smallest that is exact."
 )
@@ -43,7 +41,11 @@ def main() -> None:
     )
     print(conversion, flush=True)
     if _CHECK.value:
-        data_dir = _DATA_DIR.value and os.path.expanduser(_DATA_DIR.value)
+        data_dir = _DATA_DIR.value
         before, after = Run(workdir, which, data_dir), Run(output, data_dir=data_dir)
         parallel.set_arithmetic(before.config)
         print(agreement(before, after, _CHECK.value))
+
+
+if __name__ == "__main__":
+    command_line.run(main)

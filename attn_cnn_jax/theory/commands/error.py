@@ -3,19 +3,17 @@
 python -m attn_cnn_jax.theory error --output=FOLDER
 """
 
-import pathlib
-
 import jax
 import numpy as np
 from absl import flags
 
-from attn_cnn_jax import data, remote
+from attn_cnn_jax import command_line, data, remote
 from attn_cnn_jax.analysis import plots
 from attn_cnn_jax.config import base_config
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.theory.errors import error_curves
 
-_OUTPUT = flags.DEFINE_string("output", "theorem", "Folder to write to.")
+_OUTPUT = command_line.define_folder("output", "theorem", "Folder to write to.")
 _DATASET = flags.DEFINE_string("dataset", "digits", "Whose first test images are seen.")
 _SIZE = flags.DEFINE_integer("size", 3, "K of the random K x K kernel.", 1)
 _FEATURES = flags.DEFINE_integer("features", 16, "Output channels.", 1)
@@ -47,6 +45,9 @@ def main() -> None:
         f"{len(x)} images of {_DATASET.value}, {x.shape[1]} x {x.shape[2]} pixels"
     )
     figure = plots.error_against_sharpness(curves, subject)
-    folder = pathlib.Path(remote.local(_OUTPUT.value))
-    png, pdf = plots.save(figure, folder, "error")
+    png, pdf = plots.save(figure, remote.local(_OUTPUT.value), "error")
     print(f"{png}, {pdf.name}")
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -7,11 +7,10 @@ python -m attn_cnn_jax.theory fit --study
 
 import dataclasses
 import functools
-import os
 
 from absl import flags
 
-from attn_cnn_jax import remote
+from attn_cnn_jax import command_line, remote
 from attn_cnn_jax.analysis import plots
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.theory import problem, study
@@ -29,7 +28,9 @@ _HEADS = flags.DEFINE_integer(
 _DATASET = flags.DEFINE_string(
     "dataset", "digits_8x8", "Images: digits_8x8, digits, cifar10, or a set of TFDS."
 )
-_DATA_DIR = flags.DEFINE_string("data_dir", "", "Where the dataset was prepared.")
+_DATA_DIR = command_line.define_path(
+    "data_dir", None, "Where the dataset was prepared."
+)
 _WHITEN = flags.DEFINE_bool(
     "whiten", False, "Train on images whose pixels are decorrelated."
 )
@@ -43,7 +44,7 @@ _STEPS = flags.DEFINE_integer(
 _SOLVE_VALUES = flags.DEFINE_bool(
     "solve_values", False, "Take the values from least squares at every step."
 )
-_OUTPUT = flags.DEFINE_string("output", "runs/theorem", "Folder of the figure.")
+_OUTPUT = command_line.define_folder("output", "runs/theorem", "Folder of the figure.")
 _STUDY = flags.DEFINE_bool(
     "study", False, "Print what helps and what does not: a table of some minutes."
 )
@@ -74,9 +75,7 @@ def main() -> None:
 
 @functools.cache
 def _images(whiten: bool):
-    return problem.load_images(
-        _DATASET.value, os.path.expanduser(_DATA_DIR.value), whiten=whiten
-    )
+    return problem.load_images(_DATASET.value, _DATA_DIR.value or "", whiten=whiten)
 
 
 def _problem(
@@ -131,3 +130,7 @@ def _draw(result: Fit) -> None:
     )
     png, pdf = plots.save(figure, remote.local(_OUTPUT.value), "paths")
     print(f"{png}, {pdf.name}")
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -6,12 +6,12 @@ python -m attn_cnn_jax.theory pictures --output=FOLDER
 import numpy as np
 from absl import flags
 
-from attn_cnn_jax import remote
+from attn_cnn_jax import command_line, remote
 from attn_cnn_jax.analysis import plots
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.theory import pictures
 
-_OUTPUT = flags.DEFINE_string("output", None, "Folder to write to.")
+_OUTPUT = command_line.define_folder("output", None, "Folder to write to.")
 _IMAGE = flags.DEFINE_integer("image", 11, "Index of the digit in the test set.")
 _QUERY = flags.DEFINE_list("query", ["3", "2"], "row,column of the query pixel.")
 _SPREAD = flags.DEFINE_float(
@@ -51,3 +51,7 @@ def _query() -> tuple[int, int]:
         text = ",".join(_QUERY.value)
         raise UserError(f"--query={text}; give row,column, such as 3,4.") from None
     return row, column
+
+
+if __name__ == "__main__":
+    command_line.run(main)
