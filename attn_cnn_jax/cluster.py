@@ -8,7 +8,9 @@ end with the status `RUN_AGAIN`, long before JAX's own heartbeat would notice.
 
 import asyncio
 import contextlib
+import ctypes
 import os
+import signal
 import socket
 import sys
 import threading
@@ -45,6 +47,8 @@ class Cluster:
         self._last_sign = ""
         self._leaving = threading.Event()
         self._over = threading.Event()
+        self._may_abort = threading.Event()
+        self._aborted: float | None = None  # since when a library wants to
         self._signs: dict[int, tuple[str, float]] = {}  # and since when each is there
         self._answered: float | None = None  # when process 0 last did; None: not joined
 
@@ -82,7 +86,23 @@ class Cluster:
         self._signs = {peer: ("", now) for peer in sorted(others)}
         self._answered = now
         self._talker = _start(self._talk)
+        if jax.default_backend() == "cpu":
+            self._hold_aborts()
         return self
+
+    def _hold_aborts(self) -> None:
+        """Keep a thread that aborts this process waiting until `_watch` knows why.
+
+        When a process is killed Gloo, which joins CPUs, aborts some of the others.
+        """
+
+        def hold(unused: int) -> None:
+            self._aborted = self._aborted or time.monotonic()
+            self._may_abort.wait()
+
+        # A handler of Python's own would run later, in the main thread.
+        self._handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(hold)
+        ctypes.CDLL(None).signal(int(signal.SIGABRT), self._handler)
 
     def __enter__(self) -> "Cluster":
         return self
@@ -91,22 +111,34 @@ class Cluster:
         """Leave: with all the others, or, after telling them so, with an error."""
         if error is None:
             self._leave(_DONE)
-            self._wait_while(lambda sign, since: sign != _DONE)
+            self._wait_until(self._all_are_done)
         elif isinstance(error, UserError | ModelError | OSError):
             self._leave(f"{_FAILED}2")
         else:
-            # A collective fails when a peer is gone. The last sign of that peer may be
-            # read after the failure; only later ones tell that all are there.
-            late = time.monotonic() + 3 * self._interval
-            self._wait_while(lambda sign, since: sign != _DONE and since <= late)
+            failure = time.monotonic()  # of a collective, say, as a peer is gone
+            self._wait_until(lambda: self._all_lived_after(failure))
             self._leave(f"{_FAILED}1")
         self._over.set()
+        self._may_abort.set()
         self._talker.join(self._timeout)
 
-    def _wait_while(self, missing: Callable[[str, float], bool]) -> None:
-        """Wait while a peer's sign is missing; if it never comes, `_watch` ends us."""
-        while any(missing(*sign) for sign in self._signs.values()):
+    def _wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait for signs of peers; if one never comes, `_watch` ends us."""
+        while not ready():
             time.sleep(self._interval / 20)
+
+    def _all_are_done(self) -> bool:
+        return all(sign == _DONE for sign, _ in self._signs.values())
+
+    def _all_lived_after(self, failure: float) -> bool:
+        """Tell if no peer can be gone for whose loss this process fails.
+
+        The last sign of such a peer may be read after the failure, so later ones count.
+        """
+        late = failure + 3 * self._interval
+        return all(
+            sign == _DONE or since > late for sign, since in self._signs.values()
+        )
 
     def _leave(self, sign: str) -> None:
         self._last_sign = sign
@@ -124,12 +156,13 @@ class Cluster:
         A call may hang for as long as process 0 does not answer.
         """
         client: Any = distributed.global_state.client
-        own, count = f"{_SIGNS}{self._id}", 0
-        while not self._over.is_set():
+        own, count, told = f"{_SIGNS}{self._id}", 0, ""
+        while not self._over.is_set() or told != self._last_sign:
             count += 1
             try:
                 sign = self._last_sign or str(count)
                 client.key_value_set(own, sign, allow_overwrite=True)
+                told = sign
                 signs = client.key_value_dir_get(_SIGNS)
             except Exception:  # JAX raises many kinds; `_watch` counts the seconds
                 signs = []
@@ -166,6 +199,8 @@ class Cluster:
                 )
             else:
                 self._look(self._answered)
+                if self._aborted and self._all_lived_after(self._aborted):
+                    self._may_abort.set()
 
     def _look(self, now: float) -> None:
         gone = []
