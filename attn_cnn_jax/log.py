@@ -90,6 +90,7 @@ class TrainLog:
         """
         if self._first:  # the first call compiled, which is not training
             self._first, self._time = False, time.perf_counter()
+            self._bar.unpause()  # else its time left would count that in every step
             self.goodput.turn_to("training")
         begin = self._step + sum(count for _, count in self._unread)
         waited = time.perf_counter() - self._last_read
@@ -215,6 +216,7 @@ class TrainLog:
         with self.goodput.during(activity):
             yield
         self._time += time.perf_counter() - begin
+        self._bar.unpause()
 
     def _where(self, step: int) -> str:
         return f"epoch {step / self._due.steps_per_epoch:.4g}, step {step}"

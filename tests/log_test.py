@@ -1,5 +1,9 @@
 """What a training writes and says, and when: its records, its speed, its lines."""
 
+import io
+import sys
+import time
+
 import jax
 import numpy as np
 import pytest
@@ -43,6 +47,22 @@ def add_steps(train_log: TrainLog, clock: list[float], first: int, last: int) ->
     for step in range(first, last + 1):
         train_log.add([of_step(step)], 1)
         clock[0] += 0.5
+
+
+def test_the_time_left_does_not_count_what_came_before_the_steps(opened, monkeypatch):
+    """Compiling once made a first estimate of days; and an evaluation is no step."""
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with opened(log_every_steps=1) as train_log:
+        time.sleep(1.1)
+        train_log.add([of_step(1)], 1)
+        with train_log.paused("evaluating"):
+            time.sleep(1.1)
+        train_log.add([of_step(2)], 1)
+        train_log.read()
+    last = terminal.getvalue().rpartition("\r")[2]
+    assert "2/28 [00:00<00:0" in last
 
 
 def test_a_record_is_of_its_interval_alone(opened, clock, tmp_path):

@@ -1,5 +1,6 @@
 """Datasets that TFDS has prepared, read without TensorFlow."""
 
+import functools
 import io
 import pathlib
 import warnings
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from attn_cnn_jax.data import folders, verified
+from attn_cnn_jax.data import decoded, folders, verified
 from attn_cnn_jax.data.dataset import Dataset, Split, channel_statistics
 from attn_cnn_jax.errors import UserError, first_line
 
@@ -38,21 +39,45 @@ def load(
     """
     folder = folders.find(name, data_dir, remedy)
     verification = verified.check(folder)
+    files = verification.files if verification else verified.digests(folder)
+    judge = functools.partial(
+        _judge, f"{name} in {folder}", folder, verification, counts or {}
+    )
+    kept = decoded.read(folder, files)
+    if kept is not None:
+        judge({split: len(content) for split, content in kept.splits.items()})
+    else:
+        kept = _decode(name, folder, judge)
+        decoded.write(folder, files, kept)
+    train, test = kept.splits["train"], kept.splits[_test_name(kept.splits)]
+    mean, std = statistics or channel_statistics(train.images)
+    return Dataset(kept.class_names, mean, std, train, test)
+
+
+def _decode(
+    name: str, folder: pathlib.Path, judge: Callable[[dict[str, int]], None]
+) -> decoded.Decoded:
+    """Return the splits to train and test on, once `judge` accepts their sizes."""
     info, sources = open_folder(folder)
     fields = _record_fields(name, info)
-    test_name = "test" if "test" in sources else "validation"
-    if "train" not in sources or test_name not in sources:
+    wanted = ("train", _test_name(sources))
+    if not set(wanted) <= sources.keys():
         raise UserError(
             f"dataset {name} has the splits {', '.join(sources) or '(none)'}; training "
             "needs train and one of test and validation."
         )
-    _judge(f"{name} in {folder}", folder, verification, sources, counts)
-    train, test = (
-        materialise(sources[split], fields.decode, fields.shape, f"reading {name}")
-        for split in ("train", test_name)
-    )
-    mean, std = statistics or channel_statistics(train.images)
-    return Dataset(fields.class_names, mean, std, train, test)
+    judge({split: len(sources[split]) for split in wanted})
+    splits = {
+        split: materialise(
+            sources[split], fields.decode, fields.shape, f"reading {name}"
+        )
+        for split in wanted
+    }
+    return decoded.Decoded(fields.class_names, splits)
+
+
+def _test_name(splits: Mapping[str, Any]) -> str:
+    return "test" if "test" in splits else "validation"
 
 
 def open_folder(folder: pathlib.Path) -> tuple[Any, dict[str, Any]]:
@@ -101,14 +126,14 @@ def _judge(
     name: str,
     folder: pathlib.Path,
     verification: verified.Verification | None,
-    sources: Mapping[str, Any],
-    counts: Mapping[str, int] | None,
+    counts: Mapping[str, int],
+    found: Mapping[str, int],
 ) -> None:
     """Refuse, or warn of, what is less than a whole dataset that was verified."""
     few = ", ".join(
-        f"{len(sources.get(split, ())):,} of {count:,} {split} records"
-        for split, count in (counts or {}).items()
-        if len(sources.get(split, ())) != count
+        f"{found.get(split, 0):,} of {count:,} {split} records"
+        for split, count in counts.items()
+        if found.get(split, 0) != count
     )
     check = "python -m attn_cnn_jax.prepare_data"
     check += f" --source={folder} --data_dir={folder.parent.parent}"

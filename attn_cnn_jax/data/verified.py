@@ -23,7 +23,7 @@ class Verification:
 
 def sign(folder: pathlib.Path, *, partial: bool) -> None:
     """Record the digests of the files in `folder`, which were just read through."""
-    content = {"files": _digests(folder), "partial": partial}
+    content = {"files": digests(folder), "partial": partial}
     new = folder / f".{FILE}.new"
     with new.open("w", encoding="utf-8") as file:
         file.write(json.dumps(content, indent=2) + "\n")
@@ -41,7 +41,7 @@ def check(folder: pathlib.Path) -> Verification | None:
     signed = _read(folder / FILE)
     if signed is None:
         return None
-    found = _digests(folder)
+    found = digests(folder)
     for name in sorted(signed.files.keys() | found.keys()):
         if signed.files.get(name) != found.get(name):
             fault = "is missing" if name not in found else "is another"
@@ -88,12 +88,16 @@ def _read(path: pathlib.Path) -> Verification | None:
     return Verification(files, partial)
 
 
-def _digests(folder: pathlib.Path) -> dict[str, str]:
+def digests(folder: pathlib.Path) -> dict[str, str]:
     """Return the sha256 of each regular file in `folder` that is not hidden."""
-    digests = {}
-    for path in sorted(folder.iterdir()):
-        hidden = path.name.startswith(".")
-        if path.name != FILE and not hidden and path.is_file():
-            with path.open("rb") as file:
-                digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+    return {
+        path.name: digest(path)
+        for path in sorted(folder.iterdir())
+        if path.name != FILE and not path.name.startswith(".") and path.is_file()
+    }
+
+
+def digest(path: pathlib.Path) -> str:
+    """Return the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
