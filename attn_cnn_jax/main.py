@@ -6,9 +6,11 @@ python -m attn_cnn_jax.main --config=configs/laptop.py --init_from=runs/pruned
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Callable
 
 import jax
@@ -28,9 +30,13 @@ from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
 
+_LONGEST_OVERRIDES = 100  # characters in the name of a folder
+
 _CONFIG = command_line.define_config_flag()
 _WORKDIR = command_line.define_folder(
-    "workdir", None, "Folder of the run; default runs/<config>[_<option>]_seed<n>."
+    "workdir",
+    None,
+    "Folder of the run; default runs/<config>[_<option>][_<field>=<value>]_seed<n>.",
 )
 _INIT_FROM = command_line.define_folder(
     "init_from", None, "Workdir whose model and last variables a new run starts from."
@@ -84,7 +90,7 @@ def main() -> int:
     if init_from and not remote.is_remote(init_from):
         init_from = os.path.abspath(init_from)
     workdir = _WORKDIR.value or default_workdir(
-        flags.FLAGS["config"], config.seed, init_from
+        config_flags.get_config_filename(flags.FLAGS["config"]), config, init_from
     )
     if init_from:
         _take_model(config, init_from, workdir)
@@ -103,12 +109,29 @@ def main() -> int:
     return 0
 
 
-def default_workdir(flag: flags.Flag, seed: int, init_from: str | None = None) -> str:
-    """Return runs/<config name>[_<options>]_seed<n>[_init_<name of the workdir>]."""
-    path, _, options = config_flags.get_config_filename(flag).partition(":")
-    name = "_".join([pathlib.Path(path).stem, *filter(None, options.split(","))])
+def default_workdir(
+    named: str, config: ConfigDict, init_from: str | None = None
+) -> str:
+    """Return runs/<name>[_<options>][_<field>=<value>]_seed<n>[_init_<other run>].
+
+    `named` is what stands behind --config=; fields are those of `config` in which it
+    differs from the file, if that changes a number.
+    """
+    path, colon, options = named.partition(":")
+    parts = [pathlib.Path(path).stem, *filter(None, options.split(","))]
+    as_written = config_lib.read_file(path, options if colon else None)
+    changes = config_lib.changes(as_written, config)
+    overrides = [
+        re.sub(r"[^\w.=-]+", "-", f"{field}={value}")
+        for field, (_, value) in changes.items()
+        if field != "seed"
+    ]
+    text = "_".join(overrides)
+    if len(text) > _LONGEST_OVERRIDES:
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        overrides = [text[: _LONGEST_OVERRIDES - 9], digest[:8]]
     origin = f"_init_{pathlib.Path(init_from).name}" if init_from else ""
-    return f"runs/{name}_seed{seed}{origin}"
+    return f"runs/{'_'.join([*parts, *overrides])}_seed{config.seed}{origin}"
 
 
 def _take_model(config: ConfigDict, init_from: str, workdir: str) -> None:

@@ -25,8 +25,8 @@ def get_config(options: str = "") -> ConfigDict:
     config.model = san_hierarchical("patchwise")
     config.batch_size = 100
     config.schedule.warmup_epochs = 10.0
-    with_options(config, options)
     config.evaluate_in_training_mode = True
     report_training(config)
+    with_options(config, options)
     san_training(config)
     return config

@@ -16,6 +16,7 @@ COMMON = {"jax", "flax", "jaxtyping", "numpy", "ml_collections", "optax", "tqdm"
 # Module: which of ours it may import. A package is itself in all its modules.
 ALLOWED: dict[str, set[str]] = {
     "__init__": set(),
+    "__main__": set(),
     "errors": set(),
     "config": {"data", "models", "optim", "errors"},
     "models": set(),

@@ -12,7 +12,9 @@ from attn_cnn_jax import config as config_lib
 from attn_cnn_jax import models
 from attn_cnn_jax.config import (
     base_config,
+    changes,
     check,
+    read_file,
     resnet,
     san,
     san_hierarchical,
@@ -24,7 +26,8 @@ from attn_cnn_jax.data import DATASETS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import ATTENTIONS
 
-FILES = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "configs").glob("*.py"))
 
 
 def row(path: Path, options: str = "") -> ConfigDict:
@@ -555,6 +558,31 @@ def test_options_name_a_dataset():
         UserError, match="'cifar11' is not an option.*cifar10, cifar100"
     ):
         row(quickstart, "cifar11")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_config_has_a_short_run(path):
+    """Three epochs of the same schedule, whatever the place of the option."""
+    whole, config = row(path, "digits"), row(path, "short,digits")
+    check(config)
+    assert config.num_epochs == 3
+    assert config.schedule.name == whole.schedule.name
+    changed = {field.rpartition(".")[2] for field in changes(whole, config)}
+    assert changed <= {"num_epochs", "warmup_epochs", "drop_epochs"}
+
+
+@pytest.mark.parametrize("name", [path.stem for path in FILES])
+def test_a_bare_name_is_that_of_a_config(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert read_file(name) == row(ROOT / "configs" / f"{name}.py")
+    (tmp_path / name).write_text("get_config = lambda: 1 / 0")  # a file comes first
+    with pytest.raises(UserError, match="ZeroDivisionError"):
+        read_file(name)
+
+
+def test_a_name_that_is_misspelt_is_corrected():
+    with pytest.raises(UserError, match="did you mean quadratic_isotropic?"):
+        read_file("quadratic_isotropc")
 
 
 def test_resnet18_has_the_schedules_of_paper_and_report():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -190,7 +191,7 @@ def test_a_pruned_run_is_trained_on(origin, tmp_path):
     first = command(tmp_path, *TRAIN, "--init_from=pruned")
     assert first.returncode == 0, first.stderr
     (run,) = (tmp_path / "runs").iterdir()
-    assert run.name == "quickstart_seed42_init_pruned"
+    assert re.fullmatch("quickstart_batch_size=200.*_seed42_init_pruned", run.name)
     config = checkpoint.read_config(run)
     assert config.init_from == str(tmp_path / "pruned")
     assert config.model.num_heads == (3, 0) and config.model.width == 16

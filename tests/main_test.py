@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax import checkpoint, records
+from attn_cnn_jax import config as config_lib
+from attn_cnn_jax.main import default_workdir
 
 ROOT = Path(__file__).parent.parent
 QUICKSTART = ROOT / "configs" / "quickstart.py"
@@ -67,11 +70,13 @@ def trained(folder) -> str:
 
 
 def workdir(folder: Path) -> Path:
-    return folder / "runs" / "quickstart_seed42"
+    [path] = (folder / "runs").iterdir()
+    return path
 
 
 def test_training_leaves_a_run_in_its_default_workdir(trained, folder):
-    assert [path.name for path in (folder / "runs").iterdir()] == ["quickstart_seed42"]
+    name = workdir(folder).name
+    assert re.fullmatch(r"quickstart_batch_size=200_.*_[0-9a-f]{8}_seed42", name)
     assert checkpoint.steps(workdir(folder)) == [7, 14]  # 1,437 // 200 steps an epoch
     config = checkpoint.read_config(workdir(folder))
     assert config is not None and config.model.width == 16
@@ -84,18 +89,39 @@ def test_training_leaves_a_run_in_its_default_workdir(trained, folder):
     assert "status 0" in trained
 
 
+@pytest.mark.parametrize(
+    "named, overrides, expected",
+    [
+        ("quickstart", {}, "quickstart_seed42"),
+        ("configs/quickstart.py:digits", {"seed": 3}, "quickstart_digits_seed3"),
+        ("vit:short,digits", {"log_every_steps": 1}, "vit_short_digits_seed42"),
+        (
+            "vit",
+            {"num_epochs": 3, "schedule.drop_epochs": (1, 2), "batch_size": 32},
+            "vit_num_epochs=3_schedule.drop_epochs=-1-2-_seed42",
+        ),
+    ],
+)
+def test_the_default_workdir_says_what_was_overridden(named, overrides, expected):
+    """Only what changes a number: vit's batches are of 32 anyway."""
+    config = config_lib.read_file(*named.split(":"))
+    config.update_from_flattened_dict(overrides)
+    assert default_workdir(named, config) == f"runs/{expected}"
+    assert default_workdir(named, config, "runs/a").endswith("_init_a")
+
+
 def test_training_imports_neither_tensorflow_nor_torch(trained):
     assert "heavy []" in trained
 
 
 def test_evaluation_needs_the_workdir_alone(trained, folder):
     command = ("-m", "attn_cnn_jax.main", "--mode=evaluate")
-    moved = folder / "elsewhere"
-    workdir(folder).rename(moved)
+    moved, place = folder / "elsewhere", workdir(folder)
+    place.rename(moved)
     try:
         printed = python(folder, *command, f"--workdir={moved}").splitlines()
     finally:
-        moved.rename(workdir(folder))
+        moved.rename(place)
     result = json.loads(printed[0])
     last = records.read(workdir(folder))[-2]  # before the goodput of the run
     assert result["step"] == last["step"] == 14

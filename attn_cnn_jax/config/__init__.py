@@ -1,7 +1,7 @@
 """Configs: the schema of a run, the blocks of its model, and checks of both."""
 
 from attn_cnn_jax.config.checks import check
-from attn_cnn_jax.config.files import read_file
+from attn_cnn_jax.config.files import folder, read_file
 from attn_cnn_jax.config.model_blocks import (
     IMAGENET_SANS,
     RESNETS,
@@ -39,6 +39,7 @@ __all__ = [
     "check",
     "differences",
     "flatten",
+    "folder",
     "from_dict",
     "optimizer",
     "read_file",

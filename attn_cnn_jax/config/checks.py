@@ -117,4 +117,6 @@ def _check_ranges(config: ConfigDict) -> None:
         wanted = f"whole, at least 2 and below {config.num_epochs} for cosine_report"
         require(fits, "schedule.warmup_epochs", warmup, wanted)
     else:
-        whole("schedule.warmup_epochs", 0, config.num_epochs)
+        warmup, epochs = schedule.warmup_epochs, config.num_epochs
+        bound = f"at least 0 and below {epochs} epochs; {0.05 * epochs:g} is usual"
+        require(0 <= warmup < epochs, "schedule.warmup_epochs", warmup, bound)

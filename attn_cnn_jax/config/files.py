@@ -1,8 +1,11 @@
 """Config files: Python whose `get_config` returns the config of a run."""
 
+import difflib
 import importlib.machinery
 import importlib.util
 import os
+import pathlib
+import re
 import sys
 import traceback
 from typing import Any
@@ -17,12 +20,11 @@ _MODULE = "config_file"  # in sys.modules, where classes of the file look for it
 def read_file(path: str | os.PathLike, options: str | None = None) -> ConfigDict:
     """Run the config file at `path` and return what its `get_config(options)` returns.
 
+    `path` may be the bare name of a file in `folder()`, such as quadratic_isotropic.
     Without `options` it is called without any. Whatever the file raises becomes a
     `UserError` that names its line; Ctrl-C does not.
     """
-    path = os.fspath(path)
-    if not os.path.isfile(path):
-        raise UserError(f"there is no config file {path}.")
+    path = _find(os.fspath(path))
     try:
         get_config = getattr(_module(path), "get_config", None)
         if not callable(get_config):
@@ -40,6 +42,29 @@ def read_file(path: str | os.PathLike, options: str | None = None) -> ConfigDict
         raise UserError(f"{path}: get_config returned no ConfigDict, but a {kind}.")
     refuse_uncomputable(config)
     return config
+
+
+def folder() -> pathlib.Path:
+    """Return the folder of the rows' config files.
+
+    It lies in the package where that is installed, and beside it in a checkout.
+    """
+    package = pathlib.Path(__file__).parents[1]
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def _find(path: str) -> str:
+    if os.path.isfile(path):
+        return path
+    hint = "."
+    if re.fullmatch(r"\w+", path, re.ASCII):
+        names = sorted(file.stem for file in folder().glob("*.py"))
+        if path in names:
+            return str(folder() / f"{path}.py")
+        near = difflib.get_close_matches(path, names, n=1)
+        hint = f"; did you mean {near[0]}?" if near else "; see attn-cnn list."
+    raise UserError(f"there is no config file {path}{hint}")
 
 
 def refuse_uncomputable(config: ConfigDict) -> None:

@@ -74,23 +74,34 @@ def with_options(
     An option is a dataset of the table `data.DATASETS`, which comes with its
     augmentation; an optimizer (its defaults, but what does not decay remains, and the
     one that the config has remains as it is); or one of the row's `own`, which maps its
-    name to the fields that it changes.
+    name to the fields that it changes. `short` is a run of three epochs, to try it.
     """
     datasets = {name: {"dataset": _dataset(name)} for name in DATASETS}
     known: dict[str, Mapping[str, Any]] = {**datasets, **(own or {})}
     for option in filter(None, options.split(",")):
         if option in known:
             config.update(known[option])
+        elif option == "short":
+            continue
         elif option not in OPTIMIZERS:
             raise UserError(
                 f"{option!r} is not an option of this config; "
-                f"choose from {', '.join([*known, *OPTIMIZERS])}."
+                f"choose from {', '.join([*known, *OPTIMIZERS, 'short'])}."
             )
         elif option != config.optimizer.name:
             excluded = config.optimizer.decay_exclude
             config.optimizer = optimizer(option)
             config.optimizer.decay_exclude = excluded
+    if "short" in options.split(","):
+        _shorten(config)
     return config
+
+
+def _shorten(config: ConfigDict) -> None:
+    """Set lengths of three epochs, with a schedule of the same kind."""
+    warmup = 2.0 if config.schedule.name == "cosine_report" else 0.15
+    config.update(num_epochs=3, eval_every_epochs=1, snapshot_every_epochs=1)
+    config.schedule.update(warmup_epochs=warmup, drop_epochs=(1, 2))
 
 
 def report_training(config: ConfigDict) -> None:

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import importlib.resources
 import json
-import pathlib
 from typing import Any
 
 import jax
@@ -112,22 +111,12 @@ def _count(model_json: str, image_shape: tuple[int, int, int], num_classes: int)
 
 
 def load_config(name: str) -> ConfigDict:
-    """Return the config of a file in `config_folder`, "resnet18:cosine" for example.
+    """Return the config of a row's file, "resnet18:cosine" for example.
 
     Raises a `UserError` where there is no such file, or the file has no such option.
     """
     stem, _, options = name.partition(":")
-    return config_lib.read_file(config_folder() / f"{stem}.py", options)
-
-
-def config_folder() -> pathlib.Path:
-    """Return the folder of the rows' config files.
-
-    It lies in the package where that is installed, and beside it in a checkout.
-    """
-    package = pathlib.Path(config_lib.__file__).parents[1]
-    installed = package / "configs"
-    return installed if installed.is_dir() else package.parent / "configs"
+    return config_lib.read_file(config_lib.folder() / f"{stem}.py", options)
 
 
 def _text(value: Any) -> str:

@@ -10,6 +10,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import config as config_lib
+from attn_cnn_jax.config import files
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.results import published, tables
 from attn_cnn_jax.results.runs import read_run
@@ -60,7 +61,7 @@ def test_every_line_has_a_config_that_exists():
     in_tables |= {name for x in lines for name in x.get("measured_with", {}).values()}
     assert in_tables <= set(names) and len(set(names)) == len(names)
     assert {name.partition(":")[0] for name in names} == {x["row"] for x in lines}
-    there = {path.stem for path in published.config_folder().glob("*.py")}
+    there = {path.stem for path in config_lib.folder().glob("*.py")}
     assert there - NO_ROW == {name.partition(":")[0] for name in names}
 
 
@@ -424,10 +425,10 @@ def test_configs_are_packaged(monkeypatch):
 
 
 def test_configs_are_found_in_the_package_or_beside_it(monkeypatch, tmp_path):
-    assert published.config_folder() == ROOT / "configs"
+    assert config_lib.folder() == ROOT / "configs"
     package = tmp_path / "site-packages/attn_cnn_jax"
-    monkeypatch.setattr(config_lib, "__file__", str(package / "config/__init__.py"))
+    monkeypatch.setattr(files, "__file__", str(package / "config/files.py"))
     (package / "configs").mkdir(parents=True)
-    assert published.config_folder() == package / "configs"
+    assert config_lib.folder() == package / "configs"
     with pytest.raises(UserError, match=r"no config file .*resnet18\.py"):
         published.load_config("resnet18:cosine")
