@@ -110,9 +110,10 @@ class Processes:
     @staticmethod
     def error(output: str) -> str:
         """Return the one line that speaks of an error; no traceback, no abort."""
-        [line] = [line for line in output.splitlines() if "error" in line.lower()]
+        lines = [line for line in output.splitlines() if "error" in line.lower()]
+        assert len(lines) == 1, output
         assert "traceback" not in output.lower() and "abort" not in output.lower()
-        return line
+        return lines[0]
 
     @staticmethod
     def assert_alike(one: pathlib.Path, other: pathlib.Path) -> None:

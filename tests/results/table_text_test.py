@@ -129,7 +129,7 @@ def test_hostile_strings_stay_in_their_cell(make_run, parse_markdown):
     shown = HOSTILE.replace("\n", " ").replace("\u202e", " ")
     assert line[header.index("device")] == shown
     assert line[header.index("data")] == shown
-    assert line[0] == "x|y<b>`z` q"
+    assert line[0] == r"x|y<b>`z`\nq"
     row = list(csv.reader(io.StringIO(to_csv(others))))[1]
     assert row[1] == shown
 
