@@ -26,10 +26,11 @@ from attn_cnn_jax.analysis.attention_maps import LazyMaps
 from attn_cnn_jax.analysis.figure_request import FigureRequest
 from attn_cnn_jax.analysis.images import choose_images
 from attn_cnn_jax.analysis.pictures import VARIANTS
-from attn_cnn_jax.analysis.viewer import write_viewer
+from attn_cnn_jax.analysis.viewer import run_facts, write_viewer
 from attn_cnn_jax.covered_offsets import COVERING_MASS
 from attn_cnn_jax.errors import UserError, one_line
 from attn_cnn_jax.results.curves import run_curves
+from attn_cnn_jax.results.runs import read_run
 from attn_cnn_jax.run import Run
 
 _WORKDIR = command_line.define_folder("workdir", None, "Folder of the run.")
@@ -242,16 +243,26 @@ def _save_ablation(run: Run, folder: pathlib.Path) -> None:
 def _write_viewer(request: FigureRequest, folder: pathlib.Path) -> None:
     run, path = request.run, folder / "viewer.html"
     runs = figures.checkpoints(run) if _VIEWER_EPOCHS.value else [run]
-    size = write_viewer(
+    test = read_run(run.workdir).series.get("test")
+    accuracies = dict(
+        zip(test.steps.tolist(), test.accuracy, strict=True) if test else ()
+    )
+    written = write_viewer(
         path,
         LazyMaps(runs, request.shown),
         title=run.name,
+        facts=run_facts(runs, request.shown, accuracies),
         max_bytes=round(_VIEWER_MAX_MB.value * 1e6),
     )
     print(
-        f"{path} ({size / 1e6:.1f} MB, {len(request.shown.images)} images, "
-        f"{len(runs)} checkpoints): open it in a browser"
+        f"{path} ({written.size / 1e6:.1f} MB, {written.num_images} images, "
+        f"{written.num_checkpoints} checkpoints): open it in a browser"
     )
+    if written.left_out:
+        print(
+            f"{written.left_out} Show fewer images or checkpoints for more of the "
+            "others, or raise it."
+        )
 
 
 def _folder(default: str) -> pathlib.Path:
