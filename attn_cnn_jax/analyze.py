@@ -3,8 +3,10 @@
 python -m attn_cnn_jax.analyze --workdir=runs/demo
 python -m attn_cnn_jax.analyze --workdir=runs/demo --figure=query --query=1,2
 python -m attn_cnn_jax.analyze --figure=curves --workdirs='runs/*'
+python -m attn_cnn_jax.analyze --workdir=runs/demo --watch
 """
 
+import dataclasses
 import math
 import os
 import pathlib
@@ -22,11 +24,10 @@ from attn_cnn_jax.analysis import (
     heads,
     plots,
 )
-from attn_cnn_jax.analysis.attention_maps import LazyMaps
 from attn_cnn_jax.analysis.figure_request import FigureRequest
 from attn_cnn_jax.analysis.images import choose_images
 from attn_cnn_jax.analysis.pictures import VARIANTS
-from attn_cnn_jax.analysis.viewer import run_facts, write_viewer
+from attn_cnn_jax.analysis.viewer.of_run import newest, write_viewer_of_run
 from attn_cnn_jax.covered_offsets import COVERING_MASS
 from attn_cnn_jax.errors import UserError, one_line
 from attn_cnn_jax.results.curves import run_curves
@@ -78,6 +79,9 @@ _VIEWER_MAX_MB = flags.DEFINE_float("viewer_max_mb", 100.0, "viewer: largest fil
 _VIEWER_EPOCHS = flags.DEFINE_bool(
     "viewer_epochs", True, "viewer: all snapshots, not the checkpoint alone."
 )
+_WATCH = flags.DEFINE_bool(
+    "watch", False, "Rewrite the viewer while the run trains, until it is complete."
+)
 _DATA_DIR = command_line.define_path(
     "data_dir", None, "In place of the run's data_dir."
 )
@@ -110,12 +114,17 @@ def main() -> None:
     if not _OUTPUT.value:
         checkpoint.refuse_links(run.workdir)
     folder, drawn = _folder(os.path.join(workdir, "analysis")), False
-    if not names or "curves" in names:  # which alone needs no checkpoint
+    if (
+        not (names or _WATCH.value) or "curves" in names
+    ):  # which alone needs no checkpoint
         drawn = _drawn("curves", _save_curves, several, folder)
     if names and set(names) == {"curves"}:
         return
     config_lib.check(run.config)
     parallel.set_arithmetic(run.config)
+    if _WATCH.value:
+        _watch(run, folder)
+        return
     request: FigureRequest | None = None
     for name in names or figures.available(run):
         if name == "ablation":
@@ -142,9 +151,21 @@ def _check_flags() -> None:
         raise UserError("--workdirs are for --figure=curves; drop them.")
     if _BY_KEY.value and ("query" not in names or "query_mean" in names):
         raise UserError("--by_key is for --figure=query and not for query_mean.")
+    _check_watch()
     megabytes = _VIEWER_MAX_MB.value
     if not (megabytes > 0 and math.isfinite(1e6 * megabytes)):
         raise UserError(f"--viewer_max_mb={megabytes:g}; take a number above 0.")
+
+
+def _check_watch() -> None:
+    if not _WATCH.value:
+        return
+    if _FIGURE.value not in ([], ["viewer"]):
+        raise UserError("--watch is for --figure=viewer; drop the other figures.")
+    if _CHECKPOINT.value != "last":
+        raise UserError("--watch shows the newest checkpoint; drop --checkpoint.")
+    if remote.is_remote(_WORKDIR.value or ""):
+        raise UserError("--watch needs a --workdir on this machine, not a URL.")
 
 
 def _drawn(name: str, draw: Callable[..., None], *arguments: Any) -> bool:
@@ -240,29 +261,38 @@ def _save_ablation(run: Run, folder: pathlib.Path) -> None:
     )
 
 
+def _watch(run: Run, folder: pathlib.Path) -> None:
+    """Write the viewer whenever the run has saved something new."""
+    request: FigureRequest | None = None
+    try:
+        if not checkpoint.steps(run.workdir):
+            print(f"waiting for the first checkpoint of {run.name}", flush=True)
+        for at_newest in newest(run):
+            request = request or _request(at_newest)
+            request = dataclasses.replace(request, run=at_newest)
+            _write_viewer(request, folder)
+        print(f"{run.name} is complete", flush=True)
+    except KeyboardInterrupt:
+        print(f"stopped; the same command watches {run.name} again", flush=True)
+
+
 def _write_viewer(request: FigureRequest, folder: pathlib.Path) -> None:
-    run, path = request.run, folder / "viewer.html"
-    runs = figures.checkpoints(run) if _VIEWER_EPOCHS.value else [run]
-    test = read_run(run.workdir).series.get("test")
-    accuracies = dict(
-        zip(test.steps.tolist(), test.accuracy, strict=True) if test else ()
-    )
-    written = write_viewer(
-        path,
-        LazyMaps(runs, request.shown),
-        title=run.name,
-        facts=run_facts(runs, request.shown, accuracies),
+    line = write_viewer_of_run(
+        request,
+        folder / "viewer.html",
+        accuracies=_test_accuracies(request.run),
+        snapshots=_VIEWER_EPOCHS.value,
         max_bytes=round(_VIEWER_MAX_MB.value * 1e6),
     )
-    print(
-        f"{path} ({written.size / 1e6:.1f} MB, {written.num_images} images, "
-        f"{written.num_checkpoints} checkpoints): open it in a browser"
-    )
-    if written.left_out:
-        print(
-            f"{written.left_out} Show fewer images or checkpoints for more of the "
-            "others, or raise it."
-        )
+    print(line, flush=True)
+
+
+def _test_accuracies(run: Run) -> dict[int, float]:
+    """Return the accuracy on the test set by step, as far as the run has scored it."""
+    test = read_run(run.workdir).series.get("test")
+    if test is None:
+        return {}
+    return dict(zip(test.steps.tolist(), test.accuracy.tolist(), strict=True))
 
 
 def _folder(default: str) -> pathlib.Path:

@@ -73,7 +73,7 @@ function drawMaps(pen, maps) {
       pen.fillText(`class ${briefly(map.classMass)}`, cell.x + w / 2, cell.y + cell.height + 26, w + 4);
     if (cell.numberAt !== null) {
       pen.fillStyle = text;
-      pen.fillText(`${i === 0 ? `${plane} ` : ""}${cell.head + 1}`, cell.x + w / 2, cell.numberAt);
+      pen.fillText(`${i === 0 && w > 40 ? `${plane} ` : ""}${cell.head + 1}`, cell.x + w / 2, cell.numberAt);
     }
     if (i === state.cell) {
       pen.strokeStyle = focus;

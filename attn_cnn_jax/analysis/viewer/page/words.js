@@ -39,8 +39,8 @@ function writeQuery() {
   [$("row").value, $("column").value] = state.query;
   $("image").classList.toggle("pinned", state.pinned);
   $("pin-help").textContent = state.pinned
-    ? "The query is pinned: click it again or press Escape to free it."
-    : "Move over the image to move the query, click to pin it; or touch, drag or use the arrow keys.";
+    ? `Query ${pair(state.query)} is pinned: click again or press Escape to free it.`
+    : `Query ${pair(state.query)}: move over the image, click to pin it; or touch, drag or use the arrow keys.`;
 }
 
 function percent(share) {
