@@ -62,7 +62,8 @@ def test_checkpoints_are_left_out_first(snapshots, tmp_path, kept):
         for i in range(NUM_IMAGES)
     }
     epochs = ", ".join(map(str, kept))
-    sentence = f"the page shows {len(kept)} of 7 checkpoints (epochs {epochs})."
+    noun = "epochs" if len(kept) > 1 else "epoch"
+    sentence = f"the page shows {len(kept)} of 7 checkpoints ({noun} {epochs})."
     assert result.left_out.endswith(sentence) and result.left_out in said["notes"]
     assert f"{room / 1e6:g} MB (--viewer_max_mb)" in result.left_out
 
@@ -83,7 +84,7 @@ def test_images_are_left_out_where_the_last_checkpoint_alone_is_too_large(
     shown = range(result.num_images)
     assert ids == {f"{kind}-{i}" for kind in ("image", "maps-6-0") for i in shown}
     assert (
-        f"the first {result.num_images} of 5 images and 1 of 7 checkpoints (epochs 60)"
+        f"the first {result.num_images} of 5 images and 1 of 7 checkpoints (epoch 60)"
         in result.left_out
     )
 

@@ -57,7 +57,10 @@ def test_the_page_grows_with_the_run(trained, tmp_path):
     steps = [[one["step"] for one in page["checkpoints"]] for page in pages]
     assert steps == [[0], [4], [4, 6]]
     assert [one["accuracy"] for one in pages[2]["checkpoints"]] == [0.25, None]
-    assert "1 checkpoints up to epoch 0)" in lines[0] and "2 checkpoints" in lines[2]
+    assert (
+        "2 images, 1 checkpoint up to epoch 0)" in lines[0]
+        and "2 checkpoints" in lines[2]
+    )
     guesses = pages[2]["checkpoints"][1]["guesses"]
     assert np.shape(guesses) == (2, 3, 2)
     assert pages[2]["classes"] == list(run.dataset.class_names)
@@ -73,5 +76,5 @@ def test_a_line_says_what_was_left_out(trained, tmp_path):
     of_run.write_viewer_of_run(request, path, **options, max_bytes=10**7)
     room = path.stat().st_size - 1
     line = of_run.write_viewer_of_run(request, path, **options, max_bytes=room)
-    assert "the page shows 1 of 2 checkpoints (epochs" in line
+    assert "the page shows 1 of 2 checkpoints (epoch 0." in line
     assert line.endswith("more of the others, or raise it.")

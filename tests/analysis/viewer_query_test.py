@@ -47,7 +47,7 @@ def test_a_click_pins_the_query_and_a_second_one_frees_it(opened):
     assert query(page) == [3, 0] and not is_pinned(page)
     page.mouse.move(*image_point(page, 0, 4))
     assert query(page) == [0, 4]
-    assert "click to pin" in page.inner_text("#pin-help")
+    assert "follows the mouse" in page.inner_text("#pin-help")
 
 
 def test_escape_frees_the_query_from_anywhere(opened):
@@ -130,6 +130,7 @@ def test_average_attention_has_no_query(opened):
     assert chosen.startswith("maps ")
     page.locator("#which-query", has_text="None: Average Attention").wait_for()
     assert "Query" not in page.inner_text("#status")
+    assert page.inner_text("#pin-help") == "Average Attention is over all queries."
 
 
 def test_a_move_answers_which_query(opened):

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from PIL import Image
 from viewer_page import (
     GRID,
     SIZES,
@@ -17,7 +18,7 @@ from viewer_page import (
     tap_maps,
 )
 
-from attn_cnn_jax.analysis.viewer import RunFacts
+from attn_cnn_jax.analysis.viewer import RunFacts, write_viewer
 
 
 def six_layers_of_nine():
@@ -250,3 +251,52 @@ def test_play_goes_through_the_checkpoints_once(opened):
     settle(page)
     assert page.inner_text("#checkpoint-name") == "epoch 0 (step 0)"
     assert query(page) == [2, 2]
+
+
+def test_an_image_of_the_users_own_is_seen_by_heads_of_positions_alone(
+    opened, tmp_path
+):
+    """Cut in the middle to 8 x 10 pixels, by the same maps."""
+    probs = grid_maps().probs[1]
+    page = opened(grid_maps(probs=(probs, probs)))
+    wide = np.zeros((40, 90, 3), np.uint8)
+    wide[:, 20:45] = 250, 20, 10  # of the middle 50 columns the left half
+    wide[:, 45:70] = 20, 10, 250
+    name = "<b>mine</b>.png"
+    Image.fromarray(wide).save(tmp_path / "mine.png")
+    content = (tmp_path / "mine.png").read_bytes()
+    page.set_input_files(
+        "#own-file", {"name": name, "mimeType": "image/png", "buffer": content}
+    )
+    page.locator("#image-name", has_text=name).wait_for()
+    settle(page)
+    found = page.evaluate("[...photo.getContext('2d').getImageData(0, 4, 10, 1).data]")
+    found = np.reshape(found, (10, 4))
+    np.testing.assert_array_equal(found[[1, 8], :3], [[250, 20, 10], [20, 10, 250]])
+    assert page.locator(".thumbnail").count() == 3
+    assert_shows(page, 0, probs[0, 0, 2, 2])
+    page.set_input_files(
+        "#own-file", {"name": "no.png", "mimeType": "image/png", "buffer": b"GIF8"}
+    )
+    page.locator("#problem", has_text="no.png cannot be read as an image").wait_for()
+    assert page.evaluate("attentionViewer.state.image") == 2
+    assert opened(grid_maps()).locator("#own").is_hidden()  # content decides there
+
+
+def test_the_first_image_needs_only_the_beginning_of_the_file(browser, tmp_path):
+    """A browser draws it while it reads the rest, here of a file that was cut."""
+    early, late = grid_maps(0, step=0, epoch=0.0), grid_maps(50, step=1400, epoch=50.0)
+    path = tmp_path / "viewer.html"
+    write_viewer(path, [early, late], title="cut")
+    content = path.read_bytes()
+    path.write_bytes(
+        content[: content.index(b'<script type="text/plain" id="image-1"')]
+    )
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    settle(page)
+    assert_shows(page, 0, late.probs[0][0, 0, 2, 2])
+    assert page.locator("#problem").is_hidden()
+    page.evaluate("change({ checkpoint: 0 })")
+    page.locator("#problem", has_text="the page ends before maps-0-0-0").wait_for()
+    page.close()

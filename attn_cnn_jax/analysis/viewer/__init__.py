@@ -29,6 +29,7 @@ _SCRIPTS = (
     "layout.js",
     "words.js",
     "paint.js",
+    "images.js",
     "query.js",
     "choices.js",
     "address.js",
@@ -124,7 +125,8 @@ def _left_out(
         parts.append(f"the first {written.num_images:,} of {num_images:,} images")
     if len(written.entries) < count:
         epochs = [f"{entry['epoch']:.4g}" for entry in written.entries]
-        named = f" (epochs {', '.join(epochs)})" if len(epochs) <= _MOST_EPOCHS else ""
+        noun = "epoch" if len(epochs) == 1 else "epochs"
+        named = f" ({noun} {', '.join(epochs)})" if len(epochs) <= _MOST_EPOCHS else ""
         parts.append(f"{len(epochs):,} of {count:,} checkpoints{named}")
     if not parts:
         return ""

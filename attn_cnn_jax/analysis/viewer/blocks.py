@@ -118,6 +118,7 @@ def describe(maps: AttentionMaps) -> dict[str, Any]:
         "layers": layers,
         "names": list(maps.names),
         "imageSize": list(maps.images.shape[1:3]),
+        "grey": maps.images.shape[3] == 1,
     }
 
 

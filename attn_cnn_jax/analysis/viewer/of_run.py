@@ -35,10 +35,11 @@ def write_viewer_of_run(
         facts=run_facts(runs, request.shown, accuracies),
         max_bytes=max_bytes,
     )
+    images = _count(written.num_images, "image")
+    shown = _count(written.num_checkpoints, "checkpoint")
     line = (
-        f"{path} ({written.size / 1e6:.1f} MB, {written.num_images} images, "
-        f"{written.num_checkpoints} checkpoints up to epoch {run.epoch:.4g}): open it "
-        "in a browser"
+        f"{path} ({written.size / 1e6:.1f} MB, {images}, {shown} up to epoch "
+        f"{run.epoch:.4g}): open it in a browser"
     )
     if written.left_out:
         line += (
@@ -46,6 +47,10 @@ def write_viewer_of_run(
             "others, or raise it."
         )
     return line
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def newest(run: Run) -> Iterator[Run]:

@@ -67,22 +67,3 @@ async function play() {
   playing = false;
   writeChoices();
 }
-
-async function showThumbnails() {
-  const [height, width] = data.imageSize;
-  $("thumbnails").hidden = data.names.length < 2;
-  const canvases = data.names.map((name, index) => {
-    const [label, input, canvas] = ["label", "input", "canvas"].map((tag) => document.createElement(tag));
-    label.className = "thumbnail";
-    Object.assign(input, { type: "radio", name: "image", checked: index === state.image });
-    input.setAttribute("aria-label", name);
-    input.addEventListener("change", () => change({ image: index }));
-    [canvas.width, canvas.height] = [width, height];
-    label.title = name;
-    label.append(input, canvas);
-    $("thumbnails").append(label);
-    return canvas;
-  });
-  for (const [index, canvas] of canvases.entries())
-    canvas.getContext("2d").drawImage(await readImage(index), 0, 0);
-}

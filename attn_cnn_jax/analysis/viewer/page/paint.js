@@ -171,14 +171,17 @@ function drawLegend(top) {
   );
 }
 
-// [words, left] of the ticks that stand apart: both ends first, then the middle.
+// [words, left] of the ticks that stand apart: both ends, then the middle, then quarters.
 function placeTicks(ticks, width, widthOf) {
   const placed = [];
-  for (const i of [4, 0, 2, 1, 3]) {
-    const wide = widthOf(ticks[i]);
-    const left = Math.max(0, Math.min(width - wide, (width * i) / 4 - wide / 2));
-    if (placed.every(([, other, end]) => left >= end + 6 || left + wide + 6 <= other))
-      placed.push([ticks[i], left, left + wide]);
+  for (const group of [[0, 4], [2], [1, 3]]) {
+    const boxes = group.map((i) => {
+      const wide = widthOf(ticks[i]);
+      const left = Math.max(0, Math.min(width - wide, (width * i) / 4 - wide / 2));
+      return [ticks[i], left, left + wide];
+    });
+    const apart = ([, left, end]) => placed.every(([, other, last]) => left >= last + 6 || end + 6 <= other);
+    if (boxes.every(apart)) placed.push(...boxes);
   }
   return placed;
 }

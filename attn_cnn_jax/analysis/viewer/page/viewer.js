@@ -36,22 +36,6 @@ async function load() {
   }
 }
 
-const images = new Map();
-
-async function readImage(index) {
-  if (!images.has(index)) {
-    const [height, width] = data.imageSize;
-    const rgb = new Uint8Array(await inflate(`image-${index}`));
-    const pixels = new ImageData(width, height);
-    for (let i = 0; i < height * width; i++)
-      pixels.data.set([rgb[3 * i], rgb[3 * i + 1], rgb[3 * i + 2], 255], 4 * i);
-    const canvas = new OffscreenCanvas(width, height);
-    canvas.getContext("2d").putImageData(pixels, 0, 0);
-    images.set(index, canvas);
-  }
-  return images.get(index);
-}
-
 function resize() {
   hovered = null;
   layout.side = sideOf();
@@ -80,7 +64,7 @@ function start() {
   listenToChoices();
   listenToSaving();
   listenToAddress();
-  showThumbnails();
+  listenToImages();
   resize(); // which places the cells that an address may name
   Object.assign(state, viewOf(location.hash));
   writeChoices();

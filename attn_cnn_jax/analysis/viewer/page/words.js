@@ -38,9 +38,11 @@ function placeInWords({ what, where, offset }) {
 function writeQuery() {
   [$("row").value, $("column").value] = state.query;
   $("image").classList.toggle("pinned", state.pinned);
-  $("pin-help").textContent = state.pinned
-    ? `Query ${pair(state.query)} is pinned: click again or press Escape to free it.`
-    : `Query ${pair(state.query)}: move over the image, click to pin it; or touch, drag or use the arrow keys.`;
+  const help = state.pinned
+    ? "is pinned: click again or press Escape to free it."
+    : "follows the mouse over the image until a click pins it; or touch, drag or use the arrow keys.";
+  $("pin-help").textContent =
+    state.show === "average" ? "Average Attention is over all queries." : `The query ${pair(state.query)} ${help}`;
 }
 
 function percent(share) {
@@ -50,7 +52,7 @@ function percent(share) {
 // The name of the image, what the network says it is, and what it is.
 function writePrediction() {
   $("image-name").textContent = data.names[state.image];
-  const guesses = data.checkpoints[state.checkpoint].guesses?.[state.image];
+  const guesses = data.checkpoints[state.checkpoint].guesses?.[state.image]; // none of an own image
   $("prediction").hidden = !guesses;
   if (!guesses) return;
   const [first, second] = guesses.map(([index, share]) => `${data.classes[index]} (${percent(share)})`);
