@@ -1,6 +1,7 @@
 """The query of the viewer's page: how mouse, finger and keys move and pin it."""
 
-from viewer_page import GRID, assert_shows, grid_maps, image_point, query, settle
+import pytest
+from viewer_page import GRID, SIZES, assert_shows, grid_maps, image_point, query, settle
 
 
 def is_pinned(page) -> bool:
@@ -23,9 +24,10 @@ class Finger:
         self.session.send("Input.dispatchTouchEvent", event)
 
 
-def test_the_query_follows_the_mouse(opened):
+@pytest.mark.parametrize("size", SIZES)
+def test_the_query_follows_the_mouse(opened, size):
     maps = grid_maps()
-    page = opened(maps)
+    page = opened(maps, **SIZES[size])
     for place in [(0, 0), (1, 3), (3, 4), (2, 1)]:
         page.mouse.move(*image_point(page, *place))
         assert query(page) == list(place)
@@ -36,8 +38,9 @@ def test_the_query_follows_the_mouse(opened):
     assert query(page) == [2, 1] and not is_pinned(page)
 
 
-def test_a_click_pins_the_query_and_a_second_one_frees_it(opened):
-    page = opened(grid_maps())
+@pytest.mark.parametrize("size", SIZES)
+def test_a_click_pins_the_query_and_a_second_one_frees_it(opened, size):
+    page = opened(grid_maps(), **SIZES[size])
     page.mouse.click(*image_point(page, 1, 3))
     assert query(page) == [1, 3] and is_pinned(page)
     page.mouse.move(*image_point(page, 3, 0))
@@ -87,9 +90,10 @@ def test_keys_pin_and_free(opened):
     assert query(page) == [2, 1] and is_pinned(page)
 
 
-def test_a_finger_moves_the_query_and_pins_nothing(opened):
+@pytest.mark.parametrize("size", SIZES)
+def test_a_finger_moves_the_query_and_pins_nothing(opened, size):
     maps = grid_maps()
-    page = opened(maps, viewport={"width": 390, "height": 844}, has_touch=True)
+    page = opened(maps, has_touch=True, **SIZES[size])
     page.touchscreen.tap(*image_point(page, 3, 1))
     assert query(page) == [3, 1] and not is_pinned(page)
     finger = Finger(page)

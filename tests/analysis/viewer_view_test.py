@@ -60,6 +60,19 @@ def test_image_and_maps_are_on_one_screen(opened, size):
     assert len(zooms) == 54 and min(zooms) * 16 >= 28
 
 
+def test_the_chosen_of_many_images_is_in_sight(opened):
+    images = np.zeros((40, 8, 10, 3), np.uint8)
+    names = tuple(f"image {i}" for i in range(40))
+    probs = grid_maps().probs[1]
+    maps = grid_maps(probs=(probs, probs), images=images, names=names)
+    page = opened(maps, at="#image=30")
+    strip = page.locator("#thumbnails").bounding_box()
+    chosen = page.locator(".thumbnail:has(:checked)").bounding_box()
+    assert page.inner_text("#image-name") == "image 29"
+    assert strip["x"] <= chosen["x"]
+    assert chosen["x"] + chosen["width"] <= strip["x"] + strip["width"]
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_ticks_stand_apart(opened, size):
     page = opened(grid_maps(), **SIZES[size])
@@ -164,9 +177,10 @@ def test_what_a_plane_sees_lies_at_its_taps(opened, softmaxed):
     assert np.abs(colours(page, 1) - expected).max() <= 5
 
 
-def test_a_link_restores_the_view(opened):
+@pytest.mark.parametrize("size", SIZES)
+def test_a_link_restores_the_view(opened, size):
     early, late = grid_maps(0, step=0, epoch=0.0), grid_maps(50, step=1400, epoch=50.0)
-    page = opened(early, late)
+    page = opened(early, late, **SIZES[size])
     assert "#" not in page.url
     page.get_by_role("radio", name="test image 8 (ship)").check(force=True)
     page.select_option("#show", "overlay")
@@ -183,7 +197,7 @@ def test_a_link_restores_the_view(opened):
     assert address == (
         "image=2&step=0&query=3.1&pinned=1&show=overlay&scale=log&range=shared&head=2.1"
     )
-    again = opened(early, late, at=f"#{address}")
+    again = opened(early, late, at=f"#{address}", **SIZES[size])
     assert again.evaluate("attentionViewer.state") == state
     assert again.input_value("#show") == "overlay" and again.input_value("#row") == "3"
     assert again.get_by_role("radio", name="test image 8 (ship)").is_checked()
@@ -254,11 +268,12 @@ def test_play_goes_through_the_checkpoints_once(opened):
 
 
 def test_an_image_of_the_users_own_is_seen_by_heads_of_positions_alone(
-    opened, tmp_path
+    opened, facts, tmp_path
 ):
     """Cut in the middle to 8 x 10 pixels, by the same maps."""
     probs = grid_maps().probs[1]
-    page = opened(grid_maps(probs=(probs, probs)))
+    page = opened(grid_maps(probs=(probs, probs)), facts=facts)
+    assert "True label" in page.inner_text("#prediction")
     wide = np.zeros((40, 90, 3), np.uint8)
     wide[:, 20:45] = 250, 20, 10  # of the middle 50 columns the left half
     wide[:, 45:70] = 20, 10, 250
@@ -274,6 +289,7 @@ def test_an_image_of_the_users_own_is_seen_by_heads_of_positions_alone(
     found = np.reshape(found, (10, 4))
     np.testing.assert_array_equal(found[[1, 8], :3], [[250, 20, 10], [20, 10, 250]])
     assert page.locator(".thumbnail").count() == 3
+    assert page.text_content("#prediction") == ""
     assert_shows(page, 0, probs[0, 0, 2, 2])
     page.set_input_files(
         "#own-file", {"name": "no.png", "mimeType": "image/png", "buffer": b"GIF8"}

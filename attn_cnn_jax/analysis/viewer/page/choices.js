@@ -11,7 +11,7 @@ let playing = false;
 // Makes all controls say what is chosen.
 function writeChoices() {
   for (const [id, , value] of SWITCHES) $(id).value = value();
-  $("thumbnails").querySelectorAll("input").forEach((input, i) => (input.checked = i === state.image));
+  writeThumbnails();
   $("play").textContent = playing ? "\u275a\u275a" : "\u25b6";
   $("play").setAttribute("aria-label", playing ? "pause" : "play the checkpoints");
   writeQuery();

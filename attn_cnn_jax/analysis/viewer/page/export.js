@@ -66,13 +66,17 @@ function escaped(text) {
   return text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, "\ufffd").replace(/[&<>"]/g, (mark) => names[mark]);
 }
 
-// What stands above the picture, in lines that fit its width.
+// What stands above the picture.
 function headlines() {
-  const { name } = data.checkpoints[state.checkpoint];
-  const shown = $("show").selectedOptions[0].textContent;
-  const query = state.show === "average" ? "" : ` ${pair(state.query)}`;
-  const lines = [$("about").textContent, `${data.names[state.image]}. ${$("prediction").textContent}`];
-  return [document.title, ...lines, `Shown: ${shown}${query}, ${name}.`];
+  const chosen = (id) => $(id).selectedOptions[0].textContent;
+  const query = state.show === "average" ? [] : [`query ${pair(state.query)}`];
+  const shown = [chosen("show"), ...query, `colours ${chosen("scale")}`, `range ${chosen("range")}`];
+  return [
+    document.title,
+    $("about").textContent,
+    `${data.names[state.image]}. ${$("prediction").textContent}`,
+    `Shown: ${shown.join(", ")}.`,
+  ];
 }
 
 function sheetSize() {

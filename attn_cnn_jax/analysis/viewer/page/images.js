@@ -31,6 +31,19 @@ async function addThumbnail(index) {
   canvas.getContext("2d").drawImage(await readImage(index), 0, 0);
 }
 
+// Checks the chosen one and brings it into sight.
+function writeThumbnails() {
+  const strip = $("thumbnails");
+  [...strip.children].forEach((label, index) => {
+    const chosen = index === state.image;
+    label.querySelector("input").checked = chosen;
+    if (!chosen) return;
+    const start = label.offsetLeft - strip.offsetLeft;
+    if (start < strip.scrollLeft || start + label.offsetWidth > strip.scrollLeft + strip.clientWidth)
+      strip.scrollLeft = start - strip.clientWidth / 2;
+  });
+}
+
 // Cut in the middle to the model's proportions, resized, on white, as on the command line.
 function fitted(picture) {
   const [height, width] = data.imageSize;

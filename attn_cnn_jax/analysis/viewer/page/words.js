@@ -54,6 +54,7 @@ function writePrediction() {
   $("image-name").textContent = data.names[state.image];
   const guesses = data.checkpoints[state.checkpoint].guesses?.[state.image]; // none of an own image
   $("prediction").hidden = !guesses;
+  $("prediction").textContent = "";
   if (!guesses) return;
   const [first, second] = guesses.map(([index, share]) => `${data.classes[index]} (${percent(share)})`);
   const label = data.labels[state.image];
