@@ -112,14 +112,14 @@ def test_the_page_says_what_the_network_says(opened, facts):
 def test_the_page_says_why_another_image_changes_no_map(opened):
     maps = six_layers_of_nine()
     page = opened(maps)
-    assert page.inner_text("#same-words").startswith("All layers attend by position")
+    assert page.inner_text("#same-words").startswith("All heads attend by position")
     page.click("#see")
     settle(page)
     assert page.evaluate("attentionViewer.state.show") == "seen"
     assert page.locator("#same").is_hidden()
     content = opened(grid_maps())
     words = content.inner_text("#same-words")
-    assert words.startswith("Of the layers layer 2 attends by position alone")
+    assert words.startswith("The heads of layer 2 attend by position alone")
 
 
 def patches(maps) -> np.ndarray:
@@ -267,12 +267,14 @@ def test_play_goes_through_the_checkpoints_once(opened):
     assert query(page) == [2, 2]
 
 
+@pytest.mark.parametrize("channels", [1, 3])
 def test_an_image_of_the_users_own_is_seen_by_heads_of_positions_alone(
-    opened, facts, tmp_path
+    opened, facts, tmp_path, channels
 ):
     """Cut in the middle to 8 x 10 pixels, by the same maps."""
     probs = grid_maps().probs[1]
-    page = opened(grid_maps(probs=(probs, probs)), facts=facts)
+    images = np.zeros((2, 8, 10, channels), np.uint8)
+    page = opened(grid_maps(probs=(probs, probs), images=images), facts=facts)
     assert "True label" in page.inner_text("#prediction")
     wide = np.zeros((40, 90, 3), np.uint8)
     wide[:, 20:45] = 250, 20, 10  # of the middle 50 columns the left half
@@ -285,9 +287,16 @@ def test_an_image_of_the_users_own_is_seen_by_heads_of_positions_alone(
     )
     page.locator("#image-name", has_text=name).wait_for()
     settle(page)
-    found = page.evaluate("[...photo.getContext('2d').getImageData(0, 4, 10, 1).data]")
+    found = page.evaluate(
+        """() => {
+          const context = new OffscreenCanvas(10, 8).getContext("2d");
+          context.drawImage(photo, 0, 0);
+          return [...context.getImageData(0, 4, 10, 1).data];
+        }"""
+    )
     found = np.reshape(found, (10, 4))
-    np.testing.assert_array_equal(found[[1, 8], :3], [[250, 20, 10], [20, 10, 250]])
+    colours = [[250, 20, 10], [20, 10, 250]] if channels == 3 else [[88] * 3, [40] * 3]
+    np.testing.assert_array_equal(found[[1, 8], :3], colours)
     assert page.locator(".thumbnail").count() == 3
     assert page.text_content("#prediction") == ""
     assert_shows(page, 0, probs[0, 0, 2, 2])

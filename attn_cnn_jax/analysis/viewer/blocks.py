@@ -1,9 +1,10 @@
 """The maps and images of a viewer as blocks of bytes, as many as there is room for."""
 
 import dataclasses
+import heapq
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -47,28 +48,24 @@ def write_blocks(
         disable=not sys.stderr.isatty(),
     ) as bar:
         for index in halving(len(checkpoints)):
-            maps, start = checkpoints[index], file.tell()
+            maps = checkpoints[index]
             if describe(maps) != described:
                 raise ValueError("the checkpoints differ in images, layers or heads")
             entry = {"blocks": index, **_entry(maps, facts)}
-            room -= len(json.dumps(entry))
-            fitting = 0
-            for image in range(total):
-                piece = map_blocks(maps, index, image)
-                if not entries:
-                    piece = image_block(maps.images[image], image) + piece
+            room -= len(json.dumps(entry)) + len(", ")
+            start, fitting = file.tell(), 0
+            for piece in _pieces(maps, index, with_images=not entries):
                 first_image = first_image or len(piece)
                 if file.tell() + len(piece) > room:
                     break
                 file.write(piece)
                 fitting += 1
                 bar.update()
-            if not entries:
-                num_images = fitting
-            elif fitting < total:
+            if entries and fitting < total:
                 file.seek(start)
                 file.truncate()
                 break
+            num_images = num_images or fitting
             entries[index] = entry
             if fitting < total:
                 break
@@ -89,14 +86,23 @@ def _entry(maps: AttentionMaps, facts: RunFacts) -> dict[str, Any]:
     }
 
 
+def _pieces(maps: AttentionMaps, index: int, *, with_images: bool) -> Iterator[bytes]:
+    """Yield the blocks of each image of a checkpoint."""
+    for number, image in enumerate(maps.images):
+        own = image_block(image, number) if with_images else b""
+        yield own + map_blocks(maps, index, number)
+
+
 def halving(count: int) -> list[int]:
     """Return 0 to count - 1: last, first, then what halves the longest stretch."""
     order = list(dict.fromkeys([count - 1, 0]))
+    stretches = [(1 - count, 0)]  # a heap of (minus the length, start)
     while len(order) < count:
-        taken = sorted(order)
-        stretches = [(b - a, a) for a, b in zip(taken, taken[1:], strict=False)]
-        length, start = max(stretches, key=lambda stretch: stretch[0])
-        order.append(start + length // 2)
+        length, start = heapq.heappop(stretches)
+        middle = start + -length // 2
+        order.append(middle)
+        heapq.heappush(stretches, (start - middle, start))
+        heapq.heappush(stretches, (length + middle - start, middle))
     return order
 
 

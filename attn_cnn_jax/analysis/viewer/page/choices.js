@@ -1,16 +1,17 @@
 // The choices above the maps: image, checkpoint, what is shown and in which colours.
 
-const SWITCHES = [
-  ["show", (value) => (state.show = value), () => state.show],
-  ["scale", (value) => (state.log = value === "log"), () => (state.log ? "log" : "linear")],
-  ["range", (value) => (state.shared = value === "shared"), () => (state.shared ? "shared" : "own")],
+// Of each list: its name, what the state is for a value, and the value that is chosen.
+const LISTS = [
+  ["show", (value) => ({ show: value }), () => state.show],
+  ["scale", (value) => ({ log: value === "log" }), () => (state.log ? "log" : "linear")],
+  ["range", (value) => ({ shared: value === "shared" }), () => (state.shared ? "shared" : "own")],
 ];
 const FRAME_MILLISECONDS = 700; // of a checkpoint while they are played
 let playing = false;
 
 // Makes all controls say what is chosen.
 function writeChoices() {
-  for (const [id, , value] of SWITCHES) $(id).value = value();
+  for (const [id, , value] of LISTS) $(id).value = value();
   writeThumbnails();
   $("play").textContent = playing ? "\u275a\u275a" : "\u25b6";
   $("play").setAttribute("aria-label", playing ? "pause" : "play the checkpoints");
@@ -34,11 +35,7 @@ function show() {
 }
 
 function listenToChoices() {
-  for (const [id, set] of SWITCHES)
-    $(id).addEventListener("change", () => {
-      set($(id).value);
-      change({});
-    });
+  for (const [id, fields] of LISTS) $(id).addEventListener("change", () => change(fields($(id).value)));
   $("see").addEventListener("click", () => change({ show: "seen" }));
   $("strongest").addEventListener("toggle", repaint);
   const off = [taps && "average", signed && "log"].filter(Boolean);

@@ -34,7 +34,7 @@ class SvgPen {
     const [, size, family] = this.font.match(/([\d.]+)px (.*)/);
     const [left, top] = this.origin;
     const anchor = this.textAlign === "center" ? "middle" : "start";
-    const fit = most && measured(text, size) > most ? ` textLength="${round(most)}" lengthAdjust="spacingAndGlyphs"` : "";
+    const fit = most && widthOfText(text, size) > most ? ` textLength="${round(most)}" lengthAdjust="spacingAndGlyphs"` : "";
     this.parts.push(
       `<text x="${round(x + left)}" y="${round(y + top)}" font-size="${size}" font-family="${escaped(family)}"` +
         ` font-weight="${this.font.startsWith("bold") ? "bold" : "normal"}" text-anchor="${anchor}"` +
@@ -93,9 +93,9 @@ function sheetSize() {
 function drawSheet(pen, { top, width, height }) {
   const maps = layout.cells.map(mapOf);
   const largest = Math.max(0, ...maps.map((map) => map.largest));
-  pen.fillStyle = colourNamed("--back");
+  pen.fillStyle = styleNamed("--back");
   pen.fillRect(0, 0, width, height);
-  pen.fillStyle = colourNamed("--text");
+  pen.fillStyle = styleNamed("--text");
   headlines().forEach((line, i) => {
     pen.font = i === 0 ? `bold ${FONT.replace("12px", "15px")}` : FONT;
     pen.fillText(line, MARGIN, MARGIN + 12 + 20 * i, width - 2 * MARGIN);
@@ -104,8 +104,8 @@ function drawSheet(pen, { top, width, height }) {
   const below = top + imageSizeOnPage()[0] + 10;
   drawScale(pen, INKS[state.show], MARGIN, below, layout.side, 12);
   pen.font = FONT.replace("12px", "11px");
-  pen.fillStyle = colourNamed("--text");
-  for (const [words, left] of placeTicks(ticksOf(largest), layout.side, (words) => measured(words, 11)))
+  pen.fillStyle = styleNamed("--text");
+  for (const [words, left] of placeTicks(ticksOf(largest), layout.side))
     pen.fillText(words, MARGIN + left, below + 25);
   pen.translate(2 * MARGIN + layout.side, top);
   drawMaps(pen, maps);

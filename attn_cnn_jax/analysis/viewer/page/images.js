@@ -54,9 +54,18 @@ function fitted(picture) {
   context.imageSmoothingQuality = "high";
   context.fillStyle = "#fff";
   context.fillRect(0, 0, width, height);
-  if (data.grey) context.filter = "grayscale(1)";
   context.drawImage(picture, (width - w) / 2, (height - h) / 2, w, h);
+  if (data.grey) makeGrey(context, width, height);
   return canvas;
+}
+
+function makeGrey(context, width, height) {
+  const pixels = context.getImageData(0, 0, width, height);
+  for (let i = 0; i < pixels.data.length; i += 4) {
+    const [red, green, blue] = pixels.data.subarray(i, i + 3);
+    pixels.data.fill(Math.round(0.299 * red + 0.587 * green + 0.114 * blue), i, i + 3);
+  }
+  context.putImageData(pixels, 0, 0);
 }
 
 async function addOwn(file) {

@@ -9,7 +9,7 @@ const LARGEST = 240;
 const layout = { cells: [], lines: [], side: 250 };
 
 function isNarrow() {
-  return window.innerWidth < 640;
+  return styleNamed("--narrow") === "1";
 }
 
 // Longest side of the image and of the chosen map, in pixels of the page.

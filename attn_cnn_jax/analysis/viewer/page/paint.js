@@ -47,12 +47,8 @@ function fill(words, stride, to, map, colours) {
     for (let column = 0; column < width; column++) words[to + column] = colours[map.codes[from++]];
 }
 
-function colourNamed(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-}
-
 function drawMaps(pen, maps) {
-  const [text, soft, focus] = ["--text", "--soft", "--focus"].map(colourNamed);
+  const [text, soft, focus] = ["--text", "--soft", "--focus"].map(styleNamed);
   pen.font = FONT;
   pen.textAlign = "left";
   pen.fillStyle = text;
@@ -162,7 +158,7 @@ function drawLegend(top) {
   drawScale(penOf(canvas), INKS[state.show], 0, 0, width, 12);
   canvas.setAttribute("aria-label", `Colour scale: ${ticks.join(", ")}`);
   $("ticks").replaceChildren(
-    ...placeTicks(ticks, width, (words) => measured(words, 11)).map(([words, left]) => {
+    ...placeTicks(ticks, width).map(([words, left]) => {
       const tick = document.createElement("span");
       tick.textContent = words;
       tick.style.left = `${left}px`;
@@ -172,11 +168,11 @@ function drawLegend(top) {
 }
 
 // [words, left] of the ticks that stand apart: both ends, then the middle, then quarters.
-function placeTicks(ticks, width, widthOf) {
+function placeTicks(ticks, width) {
   const placed = [];
   for (const group of [[0, 4], [2], [1, 3]]) {
     const boxes = group.map((i) => {
-      const wide = widthOf(ticks[i]);
+      const wide = widthOfText(ticks[i], 11);
       const left = Math.max(0, Math.min(width - wide, (width * i) / 4 - wide / 2));
       return [ticks[i], left, left + wide];
     });
@@ -187,7 +183,7 @@ function placeTicks(ticks, width, widthOf) {
 }
 
 // Width of a text in pixels of the page.
-function measured(words, size) {
+function widthOfText(words, size) {
   const context = layout.canvas.getContext("2d");
   context.font = FONT.replace("12px", `${size}px`);
   return context.measureText(words).width;

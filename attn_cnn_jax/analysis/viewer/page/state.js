@@ -1,6 +1,7 @@
 // What is chosen, and which pixel means what.
 
 const $ = (id) => document.getElementById(id);
+const styleNamed = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const plane = taps ? "plane" : "head";
 const quantity = signed ? "weight" : "probability";
 const GRID = [0, 1].map((axis) => Math.max(...data.layers.map((l) => l.query[axis])));

@@ -75,9 +75,10 @@ function writeAbout() {
 function writeSame() {
   const same = data.layers.filter((layer) => layer.shared).map((layer) => layer.name);
   $("same").hidden = !same.length || ["seen", "overlay"].includes(state.show);
-  const who = same.length === data.layers.length ? "All layers attend" : `Of the layers ${same.join(", ")} attend${same.length > 1 ? "" : "s"}`;
+  const all = same.length === data.layers.length;
   $("same-words").textContent =
-    `${who} by position alone: another image changes no map, but what the ${plane}s see of it.`;
+    `${all ? `All ${plane}s` : `The ${plane}s of ${same.join(", ")}`} attend by position alone: another image ` +
+    `changes ${all ? "no map" : "none of their maps"}, only what they see of it.`;
 }
 
 // Answers to the questions that such maps raise most.
