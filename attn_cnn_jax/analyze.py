@@ -30,8 +30,7 @@ from attn_cnn_jax.analysis.pictures import VARIANTS
 from attn_cnn_jax.analysis.viewer.of_run import newest, write_viewer_of_run
 from attn_cnn_jax.covered_offsets import COVERING_MASS
 from attn_cnn_jax.errors import UserError, one_line
-from attn_cnn_jax.results.curves import run_curves
-from attn_cnn_jax.results.runs import read_run
+from attn_cnn_jax.results.curves import accuracies_by_step, run_curves
 from attn_cnn_jax.run import Run
 
 _WORKDIR = command_line.define_folder("workdir", None, "Folder of the run.")
@@ -280,19 +279,11 @@ def _write_viewer(request: FigureRequest, folder: pathlib.Path) -> None:
     line = write_viewer_of_run(
         request,
         folder / "viewer.html",
-        accuracies=_test_accuracies(request.run),
+        accuracies=accuracies_by_step(request.run.workdir),
         snapshots=_VIEWER_EPOCHS.value,
         max_bytes=round(_VIEWER_MAX_MB.value * 1e6),
     )
     print(line, flush=True)
-
-
-def _test_accuracies(run: Run) -> dict[int, float]:
-    """Return the accuracy on the test set by step, as far as the run has scored it."""
-    test = read_run(run.workdir).series.get("test")
-    if test is None:
-        return {}
-    return dict(zip(test.steps.tolist(), test.accuracy.tolist(), strict=True))
 
 
 def _folder(default: str) -> pathlib.Path:
