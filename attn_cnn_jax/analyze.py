@@ -3,8 +3,10 @@
 python -m attn_cnn_jax.analyze --workdir=runs/demo
 python -m attn_cnn_jax.analyze --workdir=runs/demo --figure=query --query=1,2
 python -m attn_cnn_jax.analyze --figure=curves --workdirs='runs/*'
+python -m attn_cnn_jax.analyze --workdir=runs/demo --watch
 """
 
+import dataclasses
 import math
 import os
 import pathlib
@@ -22,14 +24,13 @@ from attn_cnn_jax.analysis import (
     heads,
     plots,
 )
-from attn_cnn_jax.analysis.attention_maps import LazyMaps
 from attn_cnn_jax.analysis.figure_request import FigureRequest
 from attn_cnn_jax.analysis.images import choose_images
 from attn_cnn_jax.analysis.pictures import VARIANTS
-from attn_cnn_jax.analysis.viewer import write_viewer
+from attn_cnn_jax.analysis.viewer.of_run import newest, write_viewer_of_run
 from attn_cnn_jax.covered_offsets import COVERING_MASS
 from attn_cnn_jax.errors import UserError, one_line
-from attn_cnn_jax.results.curves import run_curves
+from attn_cnn_jax.results.curves import accuracies_by_step, run_curves
 from attn_cnn_jax.run import Run
 
 _WORKDIR = command_line.define_folder("workdir", None, "Folder of the run.")
@@ -77,6 +78,9 @@ _VIEWER_MAX_MB = flags.DEFINE_float("viewer_max_mb", 100.0, "viewer: largest fil
 _VIEWER_EPOCHS = flags.DEFINE_bool(
     "viewer_epochs", True, "viewer: all snapshots, not the checkpoint alone."
 )
+_WATCH = flags.DEFINE_bool(
+    "watch", False, "Rewrite the viewer while the run trains, until it is complete."
+)
 _DATA_DIR = command_line.define_path(
     "data_dir", None, "In place of the run's data_dir."
 )
@@ -109,12 +113,17 @@ def main() -> None:
     if not _OUTPUT.value:
         checkpoint.refuse_links(run.workdir)
     folder, drawn = _folder(os.path.join(workdir, "analysis")), False
-    if not names or "curves" in names:  # which alone needs no checkpoint
+    if (
+        not (names or _WATCH.value) or "curves" in names
+    ):  # which alone needs no checkpoint
         drawn = _drawn("curves", _save_curves, several, folder)
     if names and set(names) == {"curves"}:
         return
     config_lib.check(run.config)
     parallel.set_arithmetic(run.config)
+    if _WATCH.value:
+        _watch(run, folder)
+        return
     request: FigureRequest | None = None
     for name in names or figures.available(run):
         if name == "ablation":
@@ -141,9 +150,21 @@ def _check_flags() -> None:
         raise UserError("--workdirs are for --figure=curves; drop them.")
     if _BY_KEY.value and ("query" not in names or "query_mean" in names):
         raise UserError("--by_key is for --figure=query and not for query_mean.")
+    _check_watch()
     megabytes = _VIEWER_MAX_MB.value
     if not (megabytes > 0 and math.isfinite(1e6 * megabytes)):
         raise UserError(f"--viewer_max_mb={megabytes:g}; take a number above 0.")
+
+
+def _check_watch() -> None:
+    if not _WATCH.value:
+        return
+    if _FIGURE.value not in ([], ["viewer"]):
+        raise UserError("--watch is for --figure=viewer; drop the other figures.")
+    if _CHECKPOINT.value != "last":
+        raise UserError("--watch shows the newest checkpoint; drop --checkpoint.")
+    if remote.is_remote(_WORKDIR.value or ""):
+        raise UserError("--watch needs a --workdir on this machine, not a URL.")
 
 
 def _drawn(name: str, draw: Callable[..., None], *arguments: Any) -> bool:
@@ -239,19 +260,30 @@ def _save_ablation(run: Run, folder: pathlib.Path) -> None:
     )
 
 
+def _watch(run: Run, folder: pathlib.Path) -> None:
+    """Write the viewer whenever the run has saved something new."""
+    request: FigureRequest | None = None
+    try:
+        if not checkpoint.steps(run.workdir):
+            print(f"waiting for the first checkpoint of {run.name}", flush=True)
+        for at_newest in newest(run):
+            request = request or _request(at_newest)
+            request = dataclasses.replace(request, run=at_newest)
+            _write_viewer(request, folder)
+        print(f"{run.name} is complete", flush=True)
+    except KeyboardInterrupt:
+        print(f"stopped; the same command watches {run.name} again", flush=True)
+
+
 def _write_viewer(request: FigureRequest, folder: pathlib.Path) -> None:
-    run, path = request.run, folder / "viewer.html"
-    runs = figures.checkpoints(run) if _VIEWER_EPOCHS.value else [run]
-    size = write_viewer(
-        path,
-        LazyMaps(runs, request.shown),
-        title=run.name,
+    line = write_viewer_of_run(
+        request,
+        folder / "viewer.html",
+        accuracies=accuracies_by_step(request.run.workdir),
+        snapshots=_VIEWER_EPOCHS.value,
         max_bytes=round(_VIEWER_MAX_MB.value * 1e6),
     )
-    print(
-        f"{path} ({size / 1e6:.1f} MB, {len(request.shown.images)} images, "
-        f"{len(runs)} checkpoints): open it in a browser"
-    )
+    print(line, flush=True)
 
 
 def _folder(default: str) -> pathlib.Path:

@@ -121,7 +121,7 @@ class Run:
     def at(self, checkpoint: str | int) -> "Run":
         """Return the run at another checkpoint, which shares data and program."""
         other = Run(self.workdir, checkpoint, self.config.dataset.data_dir)
-        for name in ("dataset", "model", "capture", "layers"):
+        for name in ("dataset", "model", "capture", "predict", "layers"):
             setattr(other, name, getattr(self, name))
         return other
 
@@ -132,6 +132,14 @@ class Run:
         uint8 images [B, H, W, C] and their indices int32 [B] in the test set.
         """
         return jax.jit(lambda *batch: [probs for _, probs in self.sown(*batch)])
+
+    @cached_property
+    def predict(self) -> Any:
+        """Compiled `(variables, images, indices) -> probabilities [B, classes]`.
+
+        It takes what `capture` takes, and is in evaluation mode as well.
+        """
+        return jax.jit(lambda *batch: jax.nn.softmax(self.forward(*batch)))
 
     @cached_property
     def layers(self) -> list[tuple[str, jax.ShapeDtypeStruct]]:

@@ -246,6 +246,15 @@ def test_what_cannot_be_drawn_does_not_stop_the_others(runs, tmp_path):
     assert error.startswith("the threshold") and "none of these runs" in alone
 
 
+def test_the_viewer_needs_no_scores(runs, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(runs("learned_w_content"), workdir)
+    (workdir / "metrics.jsonl").write_text("no scores\n")
+    done = analyze(f"--workdir={workdir}", "--figure=viewer")
+    assert done.returncode == 0 and "viewer.html (" in done.stdout
+    assert "warning: no test accuracy is told: " in done.stderr
+
+
 def test_nothing_drawn_is_a_failure(runs, tmp_path):
     workdir = tmp_path / "run"
     ignored = shutil.ignore_patterns("metrics.jsonl")

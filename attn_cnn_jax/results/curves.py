@@ -2,14 +2,21 @@
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Float
 
 from attn_cnn_jax import remote
-from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.results.runs import ScoredRun, Series, group_by_seed, read_runs
+from attn_cnn_jax.errors import UserError, one_line
+from attn_cnn_jax.results.runs import (
+    ScoredRun,
+    Series,
+    group_by_seed,
+    read_run,
+    read_runs,
+)
 
 _MOST_FIELDS = 3  # that tell runs of equal names apart
 
@@ -68,6 +75,21 @@ def run_curves(workdirs: Iterable[str | os.PathLike]) -> list[RunCurves]:
             "metrics.jsonl yet: train on, or name others."
         )
     return found
+
+
+def accuracies_by_step(workdir: str | os.PathLike) -> dict[int, float]:
+    """Return a run's accuracies on the test set, in [0, 1], by the step of each.
+
+    A warning says why there are none where its scores cannot be read.
+    """
+    try:
+        test = read_run(workdir).series.get("test")
+    except UserError as error:
+        warnings.warn(f"no test accuracy is told: {one_line(error)}", stacklevel=2)
+        return {}
+    if test is None:
+        return {}
+    return dict(zip(test.steps.tolist(), test.accuracy.tolist(), strict=True))
 
 
 def epoch_means(curve: Curve) -> Curve:

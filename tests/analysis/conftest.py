@@ -1,16 +1,25 @@
-"""Heads written down by hand, runs of random variables, and a look at figures."""
+"""Heads written down by hand, runs of random variables, figures, a browser."""
 
+import os
+import shutil
 from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
 import pytest
 from matplotlib.text import Text
+from viewer_page import settle
 
 from attn_cnn_jax import checkpoint, models
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.analysis.attention_maps import AttentionMaps
+from attn_cnn_jax.analysis.viewer import write_viewer
 from attn_cnn_jax.run import Run
+
+CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser"])), None)
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+QUIET += [f"--disable-{part}" for part in ("background-networking", "sync")]
+QUIET += ["--disable-component-update"]
 
 
 class Heads:
@@ -172,3 +181,45 @@ def make_run(tiny_config, tmp_path, random_variables):
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI has no Chromium; install Debian's package chromium")
+        pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--headless", *QUIET]
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Opens checkpoints as a page; at the end it must have been silent and alone."""
+    said, asked, pages = [], [], []
+    path = tmp_path / "viewer.html"
+
+    def open_page(*checkpoints, title="Attention", facts=None, at="", **options):
+        write_viewer(path, checkpoints, title=title, facts=facts)
+        size = options.pop("viewport", {"width": 1280, "height": 1000})
+        page = browser.new_page(viewport=size, **options)
+        page.set_default_timeout(20_000)
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri() + at)
+        settle(page)
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert said == []
+    assert asked == [path.as_uri()] * len(pages)  # without what stands behind #

@@ -1,176 +1,26 @@
 """The viewer's page in a real browser, opened from disk: what it draws and says."""
 
-import os
-import shutil
-
-import matplotlib
 import numpy as np
 import pytest
+from viewer_page import (
+    GRID,
+    assert_shows,
+    assert_viridis,
+    colours,
+    grid_maps,
+    image_point,
+    point,
+    query,
+    settle,
+    softmaxed,
+    tap_maps,
+)
 
-from attn_cnn_jax.analysis.attention_maps import AttentionMaps
 from attn_cnn_jax.analysis.pictures import average_attention
 from attn_cnn_jax.analysis.viewer import write_viewer
 from attn_cnn_jax.analysis.viewer.encode import escape
 
-CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser"])), None)
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-QUIET += [f"--disable-{part}" for part in ("background-networking", "sync")]
-QUIET += ["--disable-component-update"]
 HOSTILE = "</script><img src=x onerror=document.title='taken'> \u20ac\u65e5"
-GRID = (4, 5)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI has no Chromium; install Debian's package chromium")
-        pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--headless", *QUIET]
-        )
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def opened(browser, tmp_path):
-    """Opens checkpoints as a page; at the end it must have been silent and alone."""
-    said, asked, pages = [], [], []
-    path = tmp_path / "viewer.html"
-
-    def open_page(*checkpoints, title="Attention", **options):
-        write_viewer(path, checkpoints, title=title)
-        size = options.pop("viewport", {"width": 1280, "height": 1000})
-        page = browser.new_page(viewport=size, **options)
-        page.set_default_timeout(20_000)
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(path.as_uri())
-        settle(page)
-        pages.append(page)
-        return page
-
-    yield open_page
-    for page in pages:
-        page.close()
-    assert said == []
-    assert asked == [path.as_uri()] * len(pages)
-
-
-def settle(page) -> None:
-    """Wait for the maps and for a frame in which they are drawn."""
-    page.wait_for_selector("#maps[aria-busy=false]")
-    page.evaluate(
-        "() => new Promise(done => requestAnimationFrame("
-        "() => requestAnimationFrame(done)))"
-    )
-
-
-def softmaxed(shape: tuple[int, ...], num_keys: int, seed: int) -> np.ndarray:
-    scores = 3 * np.random.default_rng(seed).normal(size=(*shape, num_keys))
-    probs = np.exp(scores)
-    return (probs / probs.sum(-1, keepdims=True)).astype(np.float32)
-
-
-def grid_maps(seed: int = 0, **fields) -> AttentionMaps:
-    """Two images; a layer of three heads, and one of two that knows no image."""
-    first = softmaxed((2, 3, *GRID), 20, seed).reshape(2, 3, *GRID, *GRID)
-    second = softmaxed((1, 2, *GRID), 20, seed + 1).reshape(1, 2, *GRID, *GRID)
-    values = {
-        "kind": "grid",
-        "layers": ("layer 1", "layer 2"),
-        "probs": (first, second),
-        "class_mass": None,
-        "images": np.random.default_rng(9).integers(0, 256, (2, 8, 10, 3), np.uint8),
-        "names": ("test image 3 (cat)", "test image 8 (ship)"),
-        "run": "a_run",
-        "step": 300,
-        "epoch": 1.5,
-    }
-    return AttentionMaps(**{**values, **fields})
-
-
-def tap_maps(*, softmaxed: bool) -> AttentionMaps:
-    """Windows of 3 x 3 on a grid of 6 x 6, then on one of 3 x 3."""
-    draw = np.random.default_rng(4)
-    weights = [draw.normal(size=(2, n, n, 9, 2)).astype(np.float32) for n in (6, 3)]
-    if softmaxed:
-        weights = [np.exp(w) / np.exp(w).sum(3, keepdims=True) for w in weights]
-    names = ("stage 1 block 1", "stage 2 block 1")
-    return grid_maps(
-        kind="taps", layers=names, probs=tuple(weights), softmaxed=softmaxed
-    )
-
-
-def query(page) -> list[int]:
-    return page.evaluate("attentionViewer.state.query")
-
-
-def values(page, cell: int) -> np.ndarray:
-    return np.array(page.evaluate("i => attentionViewer.values(i)", cell))
-
-
-def assert_shows(page, cell: int, expected: np.ndarray) -> None:
-    largest = np.abs(expected).max()
-    error = np.abs(values(page, cell) - expected.ravel()).max()
-    assert error <= largest / 255 * (1 + 1e-5)
-
-
-def colours(page, cell: int) -> np.ndarray:
-    """RGB in the middle of each pixel of a map, as they stand on the canvas."""
-    return np.array(
-        page.evaluate(
-            """index => {
-              const cell = attentionViewer.cells[index];
-              const maps = document.getElementById("maps");
-              const copy = new OffscreenCanvas(maps.width, maps.height);
-              const context = copy.getContext("2d", {willReadFrequently: true});
-              context.drawImage(maps, 0, 0);
-              const average = attentionViewer.state.average;
-              const zoom = average ? cell.zoom.average : cell.zoom.single;
-              const [height, width] = attentionViewer.grid(index);
-              const found = [];
-              for (let row = 0; row < height; row++)
-                for (let column = 0; column < width; column++) {
-                  const x = cell.x + (column + 0.5) * zoom;
-                  const y = cell.y + (row + 0.5) * zoom;
-                  const ratio = devicePixelRatio;
-                  const area = [Math.floor(x * ratio), Math.floor(y * ratio), 1, 1];
-                  found.push([...context.getImageData(...area).data].slice(0, 3));
-                }
-              return found;
-            }""",
-            cell,
-        )
-    )
-
-
-def assert_viridis(found: np.ndarray, shares: np.ndarray) -> None:
-    expected = 255 * matplotlib.colormaps["viridis"](shares.ravel())[:, :3]
-    assert np.abs(found - expected).max() <= 8
-
-
-def point(page, cell: int, row: int, column: int) -> tuple[float, float]:
-    """Where a map's pixel lies on the page."""
-    place = page.locator("#maps").bounding_box()
-    x, y, zoom = page.evaluate(
-        "i => { const c = attentionViewer.cells[i]; return [c.x, c.y, c.zoom.single] }",
-        cell,
-    )
-    return place["x"] + x + (column + 0.5) * zoom, place["y"] + y + (row + 0.5) * zoom
-
-
-def image_point(page, row: int, column: int, grid=GRID) -> tuple[float, float]:
-    place = page.locator("#image").bounding_box()
-    return (
-        place["x"] + (column + 0.5) * place["width"] / grid[1],
-        place["y"] + (row + 0.5) * place["height"] / grid[0],
-    )
 
 
 def test_a_page_gives_back_all_bytes(browser, tmp_path):
@@ -206,7 +56,7 @@ def test_maps_are_those_that_were_written(opened, ratio):
     maps = grid_maps()
     page = opened(maps, device_scale_factor=ratio)
     assert page.title() == "Attention"
-    assert "Run a_run, epoch 1.5 (step 300)." in page.inner_text("#about")
+    assert "Run a_run, epoch 1.5 (step 300)." == page.inner_text("#about")
     page.mouse.click(*image_point(page, 1, 3))
     settle(page)
     assert query(page) == [1, 3]
@@ -302,19 +152,19 @@ def test_logarithm_and_a_shared_range(opened):
     shown = [maps.probs[0][0, i, 2, 2] for i in range(3)]
     shown += [maps.probs[1][0, i, 2, 2] for i in range(2)]
     top = max(probs.max() for probs in shown)
-    page.get_by_label("one for all").check()
+    page.select_option("#range", "shared")
     settle(page)
     for cell, probs in enumerate(shown):
         assert_viridis(colours(page, cell), probs / top)
-    assert page.inner_text("#ticks span:last-child") == f"{top:#.2g}"
-    page.get_by_label("logarithm").check()
+    assert f"{top:#.2g}" in page.locator("#ticks span").all_inner_texts()
+    page.select_option("#scale", "log")
     settle(page)
     for cell, probs in enumerate(shown):
         big = probs.ravel() > 0.02 * probs.max()  # there 8 bits are fine enough
         shares = 1 + np.log10(probs.ravel()[big] / top) / 4
         assert_viridis(colours(page, cell)[big], shares)
     assert "10⁴" not in page.inner_text("#ticks")
-    page.get_by_label("each map its own").check()
+    page.select_option("#range", "own")
     settle(page)
     assert "10⁴" in page.inner_text("#ticks")
 
@@ -322,7 +172,7 @@ def test_logarithm_and_a_shared_range(opened):
 def test_average_attention_is_that_of_the_exact_arrays(opened):
     maps = grid_maps()
     page = opened(maps)
-    page.get_by_label("Average Attention").check()
+    page.select_option("#show", "average")
     settle(page)
     for head in range(3):
         expected = average_attention(maps.probs[0][0])[head]
@@ -360,8 +210,8 @@ def test_taps_are_offsets(opened, softmaxed):
     for plane in range(2):
         assert_shows(page, plane, maps.probs[0][0, 0, 4, :, plane])
         assert_shows(page, 2 + plane, maps.probs[1][0, 0, 2, :, plane])
-    assert page.locator("input[value=average]").is_disabled()
-    assert "taps are offsets" in page.inner_text("#map-help")
+    assert page.locator("option[value=average]").is_disabled()
+    assert "Taps are offsets" in page.inner_text("#maps-help")
     page.mouse.move(*point(page, 1, 0, 2))  # above the border: reflected
     assert "key (1, 5), offset (−1, +1)" in page.inner_text("#tip")
     page.mouse.click(*image_point(page, 5, 5, (6, 6)))
@@ -369,7 +219,7 @@ def test_taps_are_offsets(opened, softmaxed):
     assert "key (4, 5), offset (+1, 0)" in page.inner_text("#tip")
     page.mouse.click(*image_point(page, 0, 4, (6, 6)))
     settle(page)
-    assert page.locator("input[value=log]").is_disabled() is not softmaxed
+    assert page.locator("option[value=log]").is_disabled() is not softmaxed
     shown = maps.probs[0][0, 0, 4, :, 0]
     if softmaxed:
         assert_viridis(colours(page, 0), shown / shown.max())
@@ -405,7 +255,7 @@ def test_keys_choose_a_head_and_words_say_its_strongest_key(opened):
 def test_everything_can_be_reached_by_tab(opened):
     page = opened(grid_maps(0), grid_maps(50))
     reached = set()
-    for _ in range(14):
+    for _ in range(18):
         page.keyboard.press("Tab")
         reached.add(
             page.evaluate(
@@ -413,7 +263,8 @@ def test_everything_can_be_reached_by_tab(opened):
                 " || document.activeElement.tagName"
             )
         )
-    names = {"image", "row", "column", "checkpoint", "map", "scale", "range", "maps"}
+    names = {"image", "row", "column", "checkpoint", "play", "show", "scale", "range"}
+    names |= {"maps", "save-png", "save-svg"}
     assert names | {"SUMMARY"} <= reached
     unnamed = "[role=application]:not([aria-label]), [role=img]:not([aria-label])"
     assert page.locator(unnamed).count() == 0
@@ -425,7 +276,8 @@ def test_names_stay_text(opened):
     page = opened(maps, title=HOSTILE)
     assert page.title() == HOSTILE == page.inner_text("h1")
     assert page.locator("img").count() == 0
-    assert page.locator(".thumbnail span").first.text_content() == HOSTILE
+    assert page.inner_text("#image-name") == HOSTILE
+    assert page.locator(".thumbnail").first.get_attribute("title") == HOSTILE
     page.mouse.move(*point(page, 0, 1, 1))
     assert page.inner_text("#tip").startswith(HOSTILE)
 

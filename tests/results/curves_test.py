@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from attn_cnn_jax.errors import UserError
-from attn_cnn_jax.results.curves import Curve, epoch_means, run_curves
+from attn_cnn_jax.results.curves import (
+    Curve,
+    accuracies_by_step,
+    epoch_means,
+    run_curves,
+)
 
 
 def test_seeds_of_a_config_are_one_group(make_run):
@@ -42,6 +47,15 @@ def test_an_epoch_counts_once_and_what_is_no_number_not_at_all(make_run):
     assert curves.test_accuracy.values.tolist() == [0.5, 0.7, 0.75]
     assert curves.test_loss.epochs.tolist() == [1, 3]
     assert curves.test_loss.values.tolist() == [0.5, 0.25]
+
+
+def test_accuracies_by_step_are_those_of_the_test_set(make_run):
+    run = make_run("run", "quickstart", {1: 0.5, 3: 0.75}, validation={2: 0.9})
+    assert accuracies_by_step(run) == {500: 0.5, 1500: 0.75}
+    assert accuracies_by_step(make_run("new", "quickstart", {})) == {}
+    (run / "metrics.jsonl").write_text("no scores\n")
+    with pytest.warns(UserWarning, match="no test accuracy is told: .* no line with"):
+        assert accuracies_by_step(run) == {}
 
 
 def test_means_over_epochs():

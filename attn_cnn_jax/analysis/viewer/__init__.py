@@ -2,26 +2,55 @@
 
 import base64
 import contextlib
+import dataclasses
 import hashlib
 import html
 import importlib.resources
 import json
 import os
 import pathlib
-import sys
-from collections.abc import Iterator, Sequence
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from tqdm import tqdm
-
 from attn_cnn_jax.analysis.attention_maps import AttentionMaps
-from attn_cnn_jax.analysis.viewer.encode import block, encode_layer, shares
+from attn_cnn_jax.analysis.viewer.blocks import WrittenBlocks, describe, write_blocks
+from attn_cnn_jax.analysis.viewer.run_facts import RunFacts, run_facts
 from attn_cnn_jax.errors import UserError
 
-__all__ = ["write_viewer"]
+__all__ = ["RunFacts", "WrittenViewer", "run_facts", "write_viewer"]
 
-_SCRIPTS = ("maps.js", "colours.js", "layout.js", "paint.js", "viewer.js")
+_SCRIPTS = (
+    "maps.js",
+    "state.js",
+    "colours.js",
+    "layout.js",
+    "words.js",
+    "paint.js",
+    "images.js",
+    "query.js",
+    "choices.js",
+    "address.js",
+    "export.js",
+    "viewer.js",
+)
+_MOST_EPOCHS = 12  # that a sentence names
+_LONGEST_SENTENCE = 500  # on what was left out, bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class WrittenViewer:
+    """The size in bytes of a page that was written, and what it shows.
+
+    `left_out` is a sentence on what there was no room for, "" where all is shown.
+    """
+
+    size: int
+    num_images: int
+    num_checkpoints: int
+    left_out: str
 
 
 def write_viewer(
@@ -29,96 +58,116 @@ def write_viewer(
     checkpoints: Sequence[AttentionMaps],
     *,
     title: str,
+    facts: RunFacts | None = None,
     max_bytes: int = 100_000_000,
-) -> int:
-    """Write the page that shows `checkpoints` and return the file's size in bytes.
+) -> WrittenViewer:
+    """Write the page that shows `checkpoints`, of which it shows as much as fits.
 
     `checkpoints` are maps of one run for the same images, in the order of their steps;
     each is read once, so that a lazy sequence needs the memory of one. The page is one
-    file that opens from disk and loads nothing. Raises a `UserError`, and writes
-    nothing, where the file would be larger than `max_bytes` or cannot be written.
+    file that opens from disk and loads nothing. Where it would be larger than
+    `max_bytes`, images and then checkpoints are left out (`write_blocks` says which).
+    Raises a `UserError`, and writes nothing, where not one image fits or the file
+    cannot be written.
     """
     if not checkpoints:
         raise ValueError("there is no checkpoint to show")
+    facts = facts or RunFacts()
     target = pathlib.Path(path)
     unfinished = target.with_name(f".{target.name}.unfinished")
+    before, middle, after = _page(title)
+    description = _description(checkpoints[-1], facts)
+    around = len(before + _json(description) + middle + after) + _LONGEST_SENTENCE
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished.open("wb") as file:
-            size = 0
-            for share, piece in _page(checkpoints, title):
-                size += file.write(piece)
-                if size > max_bytes:
-                    raise _too_large(target, checkpoints, size / share, max_bytes)
+        with tempfile.TemporaryFile(dir=target.parent) as blocks:
+            written = write_blocks(blocks, checkpoints, facts, max_bytes - around)
+            if not written.num_images:
+                raise _too_large(target, around + written.first_image, max_bytes)
+            left_out = _left_out(written, checkpoints, description, max_bytes)
+            description["names"] = description["names"][: written.num_images]
+            description["checkpoints"] = written.entries
+            description["notes"] += [left_out] if left_out else []
+            blocks.seek(0)
+            with unfinished.open("wb") as file:
+                file.write((before + _json(description) + middle).encode("ascii"))
+                shutil.copyfileobj(blocks, file)
+                file.write(after.encode("ascii"))
+                size = file.tell()
         unfinished.replace(target)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}.") from error
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()
-    return size
+    return WrittenViewer(size, written.num_images, len(written.entries), left_out)
 
 
-def _too_large(
-    path: pathlib.Path,
-    checkpoints: Sequence[AttentionMaps],
-    estimate: float,
-    max_bytes: int,
-) -> UserError:
-    # We round them away from each other, for the estimate may be all but the limit.
-    needed, allowed = -(-estimate // 100_000) / 10, max_bytes / 1e6
+def _too_large(path: pathlib.Path, needed: int, max_bytes: int) -> UserError:
+    # We round them away from each other, for the need may be all but the limit.
+    rounded, allowed = -(-needed // 100_000) / 10, max_bytes / 1e6
     return UserError(
-        f"{path.name} would take about {needed:,.1f} MB, more than the "
-        f"{allowed:g} MB of --viewer_max_mb: show fewer images or checkpoints "
-        f"({len(checkpoints[0].images)} and {len(checkpoints)} now), or raise it."
+        f"{path.name} would take {rounded:,.1f} MB with one image of one checkpoint, "
+        f"more than the {allowed:g} MB of --viewer_max_mb: raise it."
     )
 
 
-def _page(
-    checkpoints: Sequence[AttentionMaps], title: str
-) -> Iterator[tuple[float, bytes]]:
-    """Yield the page piece by piece, each with the share of the maps written by then.
+def _left_out(
+    written: WrittenBlocks,
+    checkpoints: Sequence[AttentionMaps],
+    description: dict[str, Any],
+    max_bytes: int,
+) -> str:
+    """Return a sentence on what there was no room for, "" where all is there."""
+    num_images, count = len(description["names"]), len(checkpoints)
+    parts = []
+    if written.num_images < num_images:
+        parts.append(f"the first {written.num_images:,} of {num_images:,} images")
+    if len(written.entries) < count:
+        epochs = [f"{entry['epoch']:.4g}" for entry in written.entries]
+        noun = "epoch" if len(epochs) == 1 else "epochs"
+        named = f" ({noun} {', '.join(epochs)})" if len(epochs) <= _MOST_EPOCHS else ""
+        parts.append(f"{len(epochs):,} of {count:,} checkpoints{named}")
+    if not parts:
+        return ""
+    return (
+        f"To stay below {max_bytes / 1e6:g} MB (--viewer_max_mb) the page shows "
+        f"{' and '.join(parts)}."
+    )
+
+
+def _page(title: str) -> tuple[str, str, str]:
+    """Return the page before the description, up to the blocks, and after them.
 
     All but the blocks of maps and images is ASCII, which means the same in the page's
-    windows-1252 as anywhere.
+    windows-1252 as anywhere. The script comes before the blocks: it draws the first
+    image while the browser still reads the others.
     """
     script = "\n".join(_page_file(name) for name in _SCRIPTS)
     style = _page_file("viewer.css")
-    before, after = _page_file("viewer.html").split("{{data}}\n")
+    before, middle, after = re.split(
+        "{{description}}\n|{{blocks}}\n", _page_file("viewer.html")
+    )
     policy = (
         f"default-src 'none'; script-src {_digest(script)}; "
         f"style-src {_digest(style)}; base-uri 'none'; form-action 'none'"
     )
-    after = after.replace("{{script}}", script)
-    for mark, text in (("style", style), ("policy", policy)):
+    title = html.escape(title).encode("ascii", "xmlcharrefreplace").decode()
+    for mark, text in (("style", style), ("policy", policy), ("title", title)):
         before = before.replace(f"{{{{{mark}}}}}", text)
-    before = before.replace("{{title}}", html.escape(title))
-    done, total = 0, len(checkpoints) * len(checkpoints[0].images)
-    bar = tqdm(
-        total=total,
-        desc="viewer",
-        unit="image",
-        disable=not sys.stderr.isatty(),
-    )
-    with bar:
-        yield 1.0, before.encode("ascii", "xmlcharrefreplace")
-        description: dict[str, Any] = {}
-        for index, maps in enumerate(checkpoints):
-            described = _describe(maps)
-            if index and described != description:
-                raise ValueError("the checkpoints differ in images, layers or heads")
-            if not index:
-                description = described
-                yield 1.0, _image_blocks(maps.images)
-            for image in range(len(maps.images)):
-                done += 1
-                yield done / total, _map_blocks(maps, index, image)
-                bar.update()
-    names = [f"epoch {maps.epoch:.4g} (step {maps.step:,})" for maps in checkpoints]
-    shown = names[0] if len(names) == 1 else f"{len(names)} checkpoints"
-    about = f"Run {checkpoints[0].run}, {shown}."
-    text = _json({**description, "checkpoints": names, "about": about}) + after
-    yield 1.0, text.encode("ascii")
+    return before, middle.replace("{{script}}", script), after
+
+
+def _description(maps: AttentionMaps, facts: RunFacts) -> dict[str, Any]:
+    """Return what the page knows of the run, but for its checkpoints."""
+    return {
+        **describe(maps),
+        "about": facts.about or f"Run {maps.run}",
+        "notes": list(facts.notes),
+        "classes": facts.class_names,
+        "labels": facts.labels,
+        "checkpoints": [],
+    }
 
 
 def _page_file(name: str) -> str:
@@ -129,62 +178,6 @@ def _page_file(name: str) -> str:
 def _digest(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
-def _describe(maps: AttentionMaps) -> dict[str, Any]:
-    """Return the names, sizes and codes that the page needs to read any map."""
-    layers = []
-    for name, probs in zip(maps.layers, maps.probs, strict=True):
-        heads, *grids = _as_grids(maps.kind, probs[:1])[0].shape
-        shared = probs.shape[0] == 1
-        if not shared and probs.shape[0] != len(maps.images):
-            raise ValueError(f"{name} has maps of {probs.shape[0]} images")
-        layer = {"name": name, "heads": heads, "shared": shared}
-        layers.append({**layer, "query": grids[:2], "key": grids[2:]})
-    return {
-        "kind": maps.kind,
-        "signed": not maps.softmaxed,
-        "shares": shares(signed=not maps.softmaxed).tolist(),
-        "classMass": maps.class_mass is not None,
-        "layers": layers,
-        "names": list(maps.names),
-        "imageSize": list(maps.images.shape[1:3]),
-    }
-
-
-def _as_grids(kind: str, probs: np.ndarray) -> np.ndarray:
-    """Return [B, N, Hq, Wq, Hk, Wk]: SAN's planes are heads, its taps are keys."""
-    if kind == "grid":
-        return probs
-    batch, height, width, taps, planes = probs.shape
-    side = round(taps**0.5)
-    probs = probs.transpose(0, 4, 1, 2, 3)
-    return probs.reshape(batch, planes, height, width, side, side)
-
-
-def _map_blocks(maps: AttentionMaps, checkpoint: int, image: int) -> bytes:
-    """Return the maps of all layers; what images share comes with the first."""
-    blocks = []
-    for layer, probs in enumerate(maps.probs):
-        shared = probs.shape[0] == 1
-        if shared and image > 0:
-            continue
-        mass = None if maps.class_mass is None else maps.class_mass[layer]
-        encoded = encode_layer(
-            _as_grids(maps.kind, probs[image : image + 1])[0],
-            None if mass is None else mass[0 if mass.shape[0] == 1 else image],
-            signed=not maps.softmaxed,
-            average=maps.kind == "grid",
-        )
-        blocks.append(block(f"maps-{checkpoint}-{layer}-{image}", encoded))
-    return b"".join(blocks)
-
-
-def _image_blocks(images: np.ndarray) -> bytes:
-    """Return each image as RGB bytes."""
-    if images.shape[-1] == 1:
-        images = images.repeat(3, -1)
-    return b"".join(block(f"image-{i}", x.tobytes()) for i, x in enumerate(images))
 
 
 def _json(value: Any) -> str:

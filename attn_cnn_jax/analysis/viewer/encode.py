@@ -82,7 +82,7 @@ def encode_layer(
 
 def block(name: str, raw: bytes) -> bytes:
     """Return `raw`, gzipped, as a script element that no browser runs."""
-    text = escape(gzip.compress(raw, compresslevel=9, mtime=0))
+    text = escape(gzip.compress(raw, compresslevel=6, mtime=0))
     return b'<script type="text/plain" id="%b">%b</script>\n' % (name.encode(), text)
 
 

@@ -23,8 +23,18 @@ function unescaped(text) {
   return bytes.subarray(0, count);
 }
 
+// The text of a block, which the parser may not have come to yet.
+async function blockText(id) {
+  for (;;) {
+    const element = document.getElementById(id);
+    if (element && (element.nextElementSibling || document.readyState !== "loading")) return element.textContent;
+    if (document.readyState !== "loading") throw new Error(`the page ends before ${id}`);
+    await new Promise((parsed) => setTimeout(parsed, 10));
+  }
+}
+
 async function inflate(id) {
-  const packed = unescaped(document.getElementById(id).textContent);
+  const packed = unescaped(await blockText(id));
   const gunzip = new DecompressionStream("gzip");
   return new Response(new Blob([packed]).stream().pipeThrough(gunzip)).arrayBuffer();
 }
@@ -56,7 +66,7 @@ const kept = new Map(); // id: promise of maps, the least recently used first
 
 // Maps of a layer; those that do not depend on the image are stored for image 0.
 async function readLayer(checkpoint, layer, image) {
-  const id = `maps-${checkpoint}-${layer}-${data.layers[layer].shared ? 0 : image}`;
+  const id = `maps-${data.checkpoints[checkpoint].blocks}-${layer}-${data.layers[layer].shared ? 0 : image}`;
   const found = kept.get(id) || inflate(id).then((b) => parseLayer(b, data.layers[layer]));
   kept.delete(id);
   kept.set(id, found);
