@@ -9,20 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from attn_cnn_jax.analysis.plots.page import LINE, Page, wrapped
-from attn_cnn_jax.analysis.plots.style import (
-    DASHES,
-    PAGE_WIDTH,
-    color,
-    marker,
-    styled,
-)
+from attn_cnn_jax.analysis.plots.page import LINE, Heading, Page, wrapped
+from attn_cnn_jax.analysis.plots.style import DASHES, color, current, marker, styled
 
-_MARKERS_A_LINE = 8
 _LEFT, _RIGHT = 0.5, 0.2  # inches, margins of the panels
 _SAMPLE = 0.45  # of a line, before its name in the legend
 _MOST_COLUMNS = 3  # of the legend
-_MARKER_SIZE = 3.2
+_SHORTEST = 1.2  # inches, of a name in the legend
 
 
 def mean_and_spread(
@@ -59,7 +52,8 @@ def learning_curves(
 
     A line a group: the mean over its runs, the band one standard deviation to either
     side; it ends with the shortest run, longer ones go on as thin lines. Groups differ
-    in colour, dashes and marker. A run that has no value of a kind yet is not in it.
+    in colour and dashes; a marker is a group's only epoch. A run that has no value of a
+    kind yet is not in it.
     """
     if not runs:
         raise ValueError("no run to draw")
@@ -71,10 +65,8 @@ def learning_curves(
     if any(len(group) > 1 for group in groups):
         lines.append("lines: mean over seeds, bands: ± one standard deviation")
     names = _Legend([_name(group) for group in groups])
-    top, wide = 0.72, PAGE_WIDTH - _LEFT - _RIGHT
-    below = top + 2.65 + 1.45 + 0.45
-    page = Page(PAGE_WIDTH, below + names.height + 0.1)
-    page.heading(0.1, 0.1, PAGE_WIDTH - 0.2, heading, lines)
+    page = Page(Heading(heading, lines), 4.85 + names.height)
+    top, wide = page.top + 0.2, page.width - _LEFT - _RIGHT
     accuracy = page.axes(_LEFT, top, wide, 2.1)
     half = (wide - 0.5) / 2
     train = page.axes(_LEFT, top + 2.65, half, 1.45)
@@ -87,7 +79,7 @@ def learning_curves(
         axes.set_xlim(0, last if np.isfinite(last) and last > 0 else 1)
     for axes in (train, test):
         _log_scale(axes)
-    names.draw(page, below)
+    names.draw(page, top + 2.65 + 1.45 + 0.45)
     return page.figure
 
 
@@ -118,20 +110,17 @@ def _panel(
             continue
         epochs, mean, spread = mean_and_spread(curves)
         look = _look(index)
-        gap = max(1, round(len(epochs) / _MARKERS_A_LINE))
         values, band = factor * mean, factor * spread
         axes.plot(
             epochs,
             values,
             **look,
-            marker=marker(index),
-            markersize=_MARKER_SIZE,
-            # Markers of different lines stand at different epochs.
-            markevery=(index * gap // len(groups), gap),
+            marker=marker(index) if len(epochs) == 1 else "",
+            markersize=3.2,
             label=_name(runs),
             linewidth=1.1,
             zorder=3,
-            clip_on=False,  # the marker of the last epoch is on the edge
+            clip_on=False,  # the last epoch is on the edge
         )
         if len(curves) > 1:
             # No run is above 100 % or has a loss below 0.
@@ -190,8 +179,9 @@ class _Legend:
     """The names of the lines below the panels, in columns where all are short."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        wide = PAGE_WIDTH - _LEFT - _RIGHT
-        for columns in range(min(_MOST_COLUMNS, len(names)), 0, -1):
+        wide = current().width - _LEFT - _RIGHT
+        most = min(_MOST_COLUMNS, len(names), int(wide / (_SAMPLE + _SHORTEST)))
+        for columns in range(max(1, most), 0, -1):
             self.width = wide / columns
             self.names = [wrapped(name, self.width - _SAMPLE - 0.1) for name in names]
             if all(len(lines) == 1 for lines in self.names):
@@ -205,22 +195,15 @@ class _Legend:
 
     def draw(self, page: Page, top: float) -> None:
         """Draw a sample of each line with its name."""
-        wide, height = PAGE_WIDTH - _LEFT - _RIGHT, self.height
+        wide, height = page.width - _LEFT - _RIGHT, self.height
         axes = page.axes(_LEFT, top, wide, height, xlim=(0, wide), ylim=(height, 0))
         axes.axis("off")
         below = 0.0
         for index, lines in enumerate(self.names):
             left = self.width * (index % self.columns)
-            at = {"linewidth": 1.1, "marker": marker(index), "markevery": [1]}
-            ends = [left, left + _SAMPLE / 2 - 0.05, left + _SAMPLE - 0.1]
-            axes.plot(
-                ends,
-                [below + LINE / 2] * 3,
-                **_look(index),
-                **at,
-                markersize=_MARKER_SIZE,
-                clip_on=False,
-            )
+            ends = [left, left + _SAMPLE - 0.1]
+            middle = [below + LINE / 2] * 2
+            axes.plot(ends, middle, **_look(index), linewidth=1.1, clip_on=False)
             for number, line in enumerate(lines):
                 axes.text(
                     left + _SAMPLE, below + LINE * (number + 0.5), line, va="center"
