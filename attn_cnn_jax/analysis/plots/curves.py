@@ -15,6 +15,7 @@ from attn_cnn_jax.analysis.plots.style import DASHES, color, current, marker, st
 _LEFT, _RIGHT = 0.5, 0.2  # inches, margins of the panels
 _SAMPLE = 0.45  # of a line, before its name in the legend
 _MOST_COLUMNS = 3  # of the legend
+_MARKER_SIZE = 3.2
 _SHORTEST = 1.2  # inches, of a name in the legend
 
 
@@ -71,15 +72,15 @@ def learning_curves(
     half = (wide - 0.5) / 2
     train = page.axes(_LEFT, top + 2.65, half, 1.45)
     test = page.axes(_LEFT + half + 0.5, top + 2.65, half, 1.45)
-    _panel(accuracy, groups, "test_accuracy", "test accuracy (%)", 100.0)
-    _panel(train, groups, "train_loss", "training loss", 1.0)
-    _panel(test, groups, "test_loss", "test loss", 1.0)
+    points = _panel(accuracy, groups, "test_accuracy", "test accuracy (%)", 100.0)
+    points |= _panel(train, groups, "train_loss", "training loss", 1.0)
+    points |= _panel(test, groups, "test_loss", "test loss", 1.0)
     last = max(float(axes.dataLim.x1) for axes in (accuracy, train, test))
     for axes in (accuracy, train, test):
         axes.set_xlim(0, last if np.isfinite(last) and last > 0 else 1)
     for axes in (train, test):
         _log_scale(axes)
-    names.draw(page, top + 2.65 + 1.45 + 0.45)
+    names.draw(page, top + 2.65 + 1.45 + 0.45, points)
     return page.figure
 
 
@@ -102,7 +103,9 @@ def _panel(
     quantity: str,
     label: str,
     factor: float,
-) -> None:
+) -> set[int]:
+    """Draw a quantity; return the groups that are points, for they have one epoch."""
+    points = set()
     for index, runs in enumerate(groups):
         curves = [getattr(run, quantity) for run in runs]
         curves = [curve for curve in curves if len(curve.epochs)]
@@ -111,12 +114,14 @@ def _panel(
         epochs, mean, spread = mean_and_spread(curves)
         look = _look(index)
         values, band = factor * mean, factor * spread
+        if len(epochs) == 1:
+            points.add(index)
         axes.plot(
             epochs,
             values,
             **look,
             marker=marker(index) if len(epochs) == 1 else "",
-            markersize=3.2,
+            markersize=_MARKER_SIZE,
             label=_name(runs),
             linewidth=1.1,
             zorder=3,
@@ -150,6 +155,7 @@ def _panel(
     axes.tick_params(length=2, width=0.5, pad=2)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
+    return points
 
 
 def _look(index: int) -> dict[str, Any]:
@@ -193,17 +199,24 @@ class _Legend:
         """Return the height in inches."""
         return sum(LINE * len(lines) for lines in self.names[:: self.columns])
 
-    def draw(self, page: Page, top: float) -> None:
-        """Draw a sample of each line with its name."""
+    def draw(self, page: Page, top: float, points: set[int]) -> None:
+        """Draw a sample of each line, or of each point, with its name."""
         wide, height = page.width - _LEFT - _RIGHT, self.height
         axes = page.axes(_LEFT, top, wide, height, xlim=(0, wide), ylim=(height, 0))
         axes.axis("off")
         below = 0.0
         for index, lines in enumerate(self.names):
             left = self.width * (index % self.columns)
-            ends = [left, left + _SAMPLE - 0.1]
-            middle = [below + LINE / 2] * 2
-            axes.plot(ends, middle, **_look(index), linewidth=1.1, clip_on=False)
+            axes.plot(
+                [left, left + _SAMPLE / 2 - 0.05, left + _SAMPLE - 0.1],
+                [below + LINE / 2] * 3,
+                **_look(index),
+                marker=marker(index) if index in points else "",
+                markevery=[1],
+                markersize=_MARKER_SIZE,
+                linewidth=1.1,
+                clip_on=False,
+            )
             for number, line in enumerate(lines):
                 axes.text(
                     left + _SAMPLE, below + LINE * (number + 0.5), line, va="center"
