@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,6 +11,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
 from attn_cnn_jax.analysis.pictures import on_grid
+from attn_cnn_jax.analysis.plots.color_scale import Center, ColorScale, Sharing
 from attn_cnn_jax.analysis.plots.page import (
     LINE,
     MARGIN,
@@ -21,7 +21,7 @@ from attn_cnn_jax.analysis.plots.page import (
     two_digits,
     wrapped,
 )
-from attn_cnn_jax.analysis.plots.style import DIVERGING, MARK, SEQUENTIAL, current
+from attn_cnn_jax.analysis.plots.style import MARK, current
 
 _LEFT, _GAP = 0.32, 0.04
 _SMALLEST, _LARGEST = 0.36, 1.3  # inches, sides of a map
@@ -30,10 +30,6 @@ _BETWEEN = 0.05  # layers
 _BAR, _BAR_HEIGHT = 1.25, 0.4  # the colour scale
 _IMAGE = 0.95  # height of the input image
 _MOST_COLUMNS = 16
-
-Center = Literal["zero", "mean"] | None  # None for a scale that rises from 0
-Scale = Literal["map", "layer", "page"]  # what shares a colour scale
-Limits = tuple[float, float]  # lowest and highest value of a colour scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +43,7 @@ class MapGrid:
     image: np.ndarray | None = None
     query: tuple[int, int] | None = None
     order: Sequence[np.ndarray] | None = None
-    scale: Scale = "map"
+    scale: Sharing = "map"  # what has a colour scale of its own
     noun: str = "head"
     names: Sequence[Sequence[str]] | None = None  # of the columns, for every layer
     center: Center = None  # from which a diverging scale goes both ways
@@ -67,9 +63,9 @@ class MapGrid:
                 raise ValueError(f"order[{index}] is no permutation of {len(maps)}")
 
     @property
-    def cmap(self) -> str:
-        """The colour map of its scales."""
-        return DIVERGING if self.center else SEQUENTIAL
+    def colors(self) -> ColorScale:
+        """The colour scales of the maps."""
+        return ColorScale(self.maps, self.center, self.scale)
 
     @property
     def columns(self) -> int:
@@ -115,41 +111,6 @@ class MapGrid:
         """Return the name that fits over a map of this width."""
         name = self.name(layer, head)
         return name if side >= _NARROW or self.names else name.split()[-1]
-
-    def limits(self, layer: int) -> list[Limits]:
-        """Return the ends of the colour scale of every map of a layer.
-
-        Maps that share a scale have the widest; where it is centred on the mean of each
-        map, it goes as far to either side of all of them.
-        """
-        own = [_middle_and_reach(one, self.center) for one in self.maps[layer]]
-        shared = (
-            self.reach if self.scale == "page" else max((r for _, r in own), default=0)
-        )
-        limits = []
-        for middle, reach in own:
-            reach = (reach if self.scale == "map" else shared) or 1.0
-            limits.append((middle - reach if self.center else 0.0, middle + reach))
-        return limits
-
-    @property
-    def reach(self) -> float:
-        """The farthest that any map goes from the middle of its scale."""
-        ends = [_middle_and_reach(one, self.center) for m in self.maps for one in m]
-        return max((reach for _, reach in ends), default=0.0)
-
-    @property
-    def ticks(self) -> tuple[str, ...]:
-        """What stands under the colour scale."""
-        if self.scale == "page":
-            end = two_digits(self.reach if self.center else 100 * self.reach)
-        else:
-            end = "max"
-        if self.center is None:
-            return ("0", end if self.scale != "page" else f"{end} %")
-        if self.center == "mean" and self.scale != "page":
-            return ("low", "mean", "high")
-        return (f"−{end}", "mean" if self.center == "mean" else "0", f"+{end}")
 
 
 def draw(grid: MapGrid) -> Figure:
@@ -199,11 +160,9 @@ def _beside_heading(page: Page, grid: MapGrid) -> None:
     if grid.image is not None:
         place = MARGIN, page.beside, _image_width(grid.image), _IMAGE
         _input_image(page.axes(*place), grid)
-    title = (
-        "scale of all maps" if grid.scale == "page" else f"scale of each {grid.scale}"
-    )
-    left = page.width - _BAR - 0.2
-    page.colorbar(left, page.beside, _BAR, grid.cmap, grid.ticks, title)
+    left, colors = page.width - _BAR - 0.2, grid.colors
+    look = colors.cmap, colors.ticks, colors.title
+    page.colorbar(left, page.beside, _BAR, *look)
 
 
 def _input_image(axes: Axes, grid: MapGrid) -> None:
@@ -247,7 +206,7 @@ def _layer(
     place: tuple[float, float, float, float],
 ) -> None:
     top, side, height, step = place
-    maps, limits = grid.maps[layer], grid.limits(layer)
+    maps, limits = grid.maps[layer], grid.colors.limits(layer)
     order = np.arange(len(maps)) if grid.order is None else grid.order[layer]
     above = LINE if grid.named_above else 0.0
     cells = len(maps) if grid.is_square else max(1, *map(len, grid.maps))
@@ -283,7 +242,7 @@ def _empty(axes: Axes, noun: str) -> None:
 
 def _map(axes: Axes, grid: MapGrid, one: np.ndarray, low: float, high: float) -> None:
     rows, columns = one.shape
-    axes.imshow(one, cmap=grid.cmap, vmin=low, vmax=high, aspect="auto")
+    axes.imshow(one, cmap=grid.colors.cmap, vmin=low, vmax=high, aspect="auto")
     query = (rows // 2, columns // 2) if grid.offsets else grid.query
     if query is not None and not grid.offsets:
         query = on_grid(query, grid.maps[0].shape[1:], one.shape)
@@ -304,13 +263,3 @@ def _under(one: np.ndarray, grid: MapGrid) -> str:
         extreme = float(one.flat[np.abs(one).argmax()])
         return two_digits(extreme)
     return two_digits(100 * float(one.max()))
-
-
-def _middle_and_reach(one: np.ndarray, center: Center) -> tuple[float, float]:
-    """Return the middle of a map's scale, and how far the map goes from there."""
-    finite = one[np.isfinite(one)]
-    if not finite.size:
-        return 0.0, 0.0
-    middle = float(finite.mean()) if center == "mean" else 0.0
-    reach = np.abs(finite - middle).max() if center else finite.max()
-    return middle, float(reach)
