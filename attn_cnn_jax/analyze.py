@@ -2,6 +2,7 @@
 
 python -m attn_cnn_jax.analyze --workdir=runs/demo
 python -m attn_cnn_jax.analyze --workdir=runs/demo --figure=query --query=1,2
+python -m attn_cnn_jax.analyze --workdir=runs/demo --format=pdf --width=3.3 --font=serif
 python -m attn_cnn_jax.analyze --figure=curves --workdirs='runs/*'
 """
 
@@ -70,17 +71,21 @@ _COMMON_SCALE = flags.DEFINE_bool(
     "common_scale", False, "Maps: one colour scale for all of a figure, not one each."
 )
 _TITLE = flags.DEFINE_enum(
-    "title", None, ["on", "off"], "Headings; default: on PNGs alone. TXTs have them."
+    "title", None, ["on", "off"], "Headings; by default only PNGs (and TXTs) have them."
 )
-_WIDTH = flags.DEFINE_float("width", plots.Style.width, "Inches; letters stay.")
-_DPI = flags.DEFINE_integer("dpi", plots.Style.dpi, "Of PNGs and heat maps.")
+_WIDTH = flags.DEFINE_float(
+    "width", plots.Style.width, "Width of a figure, inches; letters keep their size."
+)
+_DPI = flags.DEFINE_integer(
+    "dpi", plots.Style.dpi, "Dots to an inch of PNGs and of heat maps."
+)
 _FORMAT = flags.DEFINE_list(
     "format",
     list(plots.Style.formats),
-    f"{', '.join(plots.FORMATS)}; several with commas.",
+    f"Files of a figure: {', '.join(plots.FORMATS)}; several with commas.",
 )
 _FONT = flags.DEFINE_enum(
-    "font", plots.Style.font, plots.FONTS, "serif goes with LaTeX's."
+    "font", plots.Style.font, plots.FONTS, "Letters; serif goes with LaTeX."
 )
 _REORDER = flags.DEFINE_bool("reorder", False, "Heads by the offset they look at.")
 _THRESHOLD = flags.DEFINE_float(

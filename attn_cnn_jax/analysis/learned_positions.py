@@ -13,7 +13,7 @@ from attn_cnn_jax import models
 from attn_cnn_jax.covered_offsets import Interior
 from attn_cnn_jax.errors import UserError
 
-UNIFORM_KEYS = 0.95  # the share of all keys from which a head looks at all of them
+UNIFORM_KEYS = 0.95  # the share of the keys from which on they count as all
 MAX_CONDITION = 1000.0  # of the original
 UNIFORM = "uniform"
 
@@ -96,8 +96,8 @@ def _mean_entropy(scores: Float[np.ndarray, "Hq Wq H W"]) -> float:
 def is_uniform(entropy: float, num_keys: int) -> bool:
     """Return whether a head of this entropy, nats, looks at all keys alike.
 
-    It does if it looks at 95 % of them as one counts: e to the entropy is the number of
-    keys among which a head that chooses between equals has that entropy.
+    e to the entropy is the number of keys that it looks at: among so many equal ones a
+    head has this entropy. From 95 % of all keys on it counts as all of them.
     """
     return num_keys > 1 and math.exp(entropy) >= UNIFORM_KEYS * num_keys
 

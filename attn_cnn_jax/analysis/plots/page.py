@@ -187,15 +187,17 @@ def save(
         raise ValueError(f"{name!r} is no file name")
     folder = pathlib.Path(folder)
     paths = [folder / f"{name}.{format}" for format in current().formats]
+    if isinstance(figure, PageFigure):
+        paths.append(folder / f"{name}.txt")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
             new = folder / f"{path.name}.new"
-            _write(figure, new, path.suffix[1:])
+            if path.suffix == ".txt" and isinstance(figure, PageFigure):
+                new.write_text(_caption(figure), encoding="utf-8")
+            else:
+                _write(figure, new, path.suffix[1:])
             new.replace(path)
-        if isinstance(figure, PageFigure):
-            paths.append(folder / f"{name}.txt")
-            paths[-1].write_text(caption(figure), encoding="utf-8")
     except OSError as error:
         raise UserError(f"the figure {name} cannot be written: {error}.") from error
     return tuple(paths)
@@ -206,26 +208,25 @@ def listed(paths: Sequence[pathlib.Path]) -> str:
     return ", ".join([str(paths[0]), *(path.name for path in paths[1:])])
 
 
-def caption(figure: PageFigure) -> str:
-    """Return what the text file beside a figure says."""
+def _caption(figure: PageFigure) -> str:
     heading = figure.heading
     parts = ["\n".join([heading.title, *heading.lines]), *heading.caption]
     return "\n\n".join(parts) + "\n"
 
 
 def _write(figure: Figure, path: pathlib.Path, format: str) -> None:
-    style, bounds, hidden = current(), None, []
+    """Write the figure in its own font, and without its heading as the style says."""
+    style, own = current(), current()
+    hidden, bounds = [], None
+    if isinstance(figure, PageFigure):
+        own = figure.style
+        if not style.has_title(format):
+            hidden = figure.texts_of_heading
+            width, height = map(float, figure.get_size_inches())
+            below = height - figure.heading.alone(width)
+            bounds = Bbox.from_bounds(0, 0, width, below)
     with contextlib.ExitStack() as stack:
-        if isinstance(figure, PageFigure):  # in the font that it was drawn for
-            stack.enter_context(matplotlib.rc_context(figure.style.rc))
-            if not style.has_title(format):
-                hidden = figure.texts_of_heading
-                width, height = map(float, figure.get_size_inches())
-                bounds = Bbox.from_bounds(
-                    0, 0, width, height - figure.heading.alone(width)
-                )
-        else:
-            stack.enter_context(matplotlib.rc_context(style.rc))
+        stack.enter_context(matplotlib.rc_context(own.rc))
         for text in hidden:
             text.set_visible(False)
             stack.callback(text.set_visible, True)
