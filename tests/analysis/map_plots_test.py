@@ -105,12 +105,12 @@ def test_maps_share_a_scale_if_asked(rng, drawn):
     """A head that looks everywhere is then pale beside one that does not."""
     sharp, flat = np.zeros((4, 4)), np.full((4, 4), 1 / 16)
     sharp[1, 2] = 0.8
-    maps = [np.stack([sharp, flat]), np.full((1, 4, 4), np.nan)]
+    maps = [np.stack([sharp, np.full((4, 4), np.nan)]), flat[None]]
     look = {"query": (1, 2), "title": TITLE, "layers": LAYERS}
     own = plots.attention_at_query(maps, **look)
     common = plots.attention_at_query(maps, **look, common_scale=True)
     limits = [
-        drawn.axes(figure, "layer 1, head 2").get_images()[0].get_clim()
+        drawn.axes(figure, "layer 2, head 1").get_images()[0].get_clim()
         for figure in (own, common)
     ]
     assert limits == [(0, 1 / 16), (0, 0.8)]
