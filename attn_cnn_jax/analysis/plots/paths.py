@@ -27,9 +27,10 @@ _A_LINE = 7  # small panels
 _AROUND = 1.3  # pixels around the kernel that a panel shows
 _DARKEST = 0.45  # of the colour map, so that lines are seen on every cell
 _EXPLANATION = (
-    "hollow marker: where a head's centre starts; filled: where it ends. Cells are "
-    "offsets (row down, column right), black the query pixel; shade: the size of the "
-    "kernel's weights at that tap, white where all are 0"
+    "A hollow marker is where a head's centre starts, a filled one where it ends. Cells "
+    "are offsets (row down, column right), the black one is the query pixel, and the "
+    "shade is the size of the kernel's weights at that tap, white where all are 0. The "
+    "first start is large, and orange in the curves; the others are grey there."
 )
 
 
@@ -53,7 +54,7 @@ def paths_of_centers(
     others = len(centers) - 1
     lines = math.ceil(others / _A_LINE)
     side = (PAGE_WIDTH - 2 * MARGIN - (_A_LINE - 1) * _GAP) / _A_LINE
-    heading = Heading("A head for every tap?", [title, _EXPLANATION])
+    heading = Heading("A head for every tap?", [title], [_EXPLANATION])
     above, height = LINE + 0.08, _LARGE + 0.42 + lines * (side + LINE + 0.06)
     page = Page(heading, above + height, PAGE_WIDTH)
     top = page.top + above
