@@ -2,6 +2,7 @@
 
 python -m attn_cnn_jax.analyze --workdir=runs/demo
 python -m attn_cnn_jax.analyze --workdir=runs/demo --figure=query --query=1,2
+python -m attn_cnn_jax.analyze --workdir=runs/demo --format=pdf --width=3.3 --font=serif
 python -m attn_cnn_jax.analyze --figure=curves --workdirs='runs/*'
 python -m attn_cnn_jax.analyze --workdir=runs/demo --watch
 """
@@ -67,6 +68,26 @@ _AVERAGE = flags.DEFINE_enum(
     "average", "query", VARIANTS, "average: which reading of the report's Eqn 4."
 )
 _LAYER = flags.DEFINE_integer("layer", 1, "centers_layer: which, from 1.")
+_COMMON_SCALE = flags.DEFINE_bool(
+    "common_scale", False, "Maps: one colour scale for all of a figure, not one each."
+)
+_TITLE = flags.DEFINE_enum(
+    "title", None, ["on", "off"], "Headings; by default only PNGs (and TXTs) have them."
+)
+_WIDTH = flags.DEFINE_float(
+    "width", plots.Style.width, "Width of a figure, inches; letters keep their size."
+)
+_DPI = flags.DEFINE_integer(
+    "dpi", plots.Style.dpi, "Dots to an inch of PNGs and of heat maps."
+)
+_FORMAT = flags.DEFINE_list(
+    "format",
+    list(plots.Style.formats),
+    f"Files of a figure: {', '.join(plots.FORMATS)}; several with commas.",
+)
+_FONT = flags.DEFINE_enum(
+    "font", plots.Style.font, plots.FONTS, "Letters; serif goes with LaTeX."
+)
 _REORDER = flags.DEFINE_bool("reorder", False, "Heads by the offset they look at.")
 _THRESHOLD = flags.DEFINE_float(
     "threshold", COVERING_MASS, "heads: mass from which an offset is covered."
@@ -98,6 +119,18 @@ command_line.define_variant_flag()
 def main() -> None:
     """Draw and count what the flags ask for."""
     _check_flags()
+    style = plots.Style(
+        width=_WIDTH.value,
+        font=_FONT.value,
+        formats=tuple(_FORMAT.value),
+        dpi=_DPI.value,
+        title=None if _TITLE.value is None else _TITLE.value == "on",
+    )
+    with plots.use(style):
+        _analyze()
+
+
+def _analyze() -> None:
     names, workdir = _FIGURE.value, remote.local(_WORKDIR.value or "")
     several = [workdir] if workdir else []
     several += command_line.folders(_WORKDIRS.value)
@@ -127,7 +160,8 @@ def main() -> None:
     request: FigureRequest | None = None
     for name in names or figures.available(run):
         if name == "ablation":
-            _save_ablation(run, folder)
+            if names:  # it takes long
+                _save_ablation(run, folder)
         elif name != "curves":
             request = request or _request(run)
             drawn |= _drawn(name, _draw, name, request, folder)
@@ -223,6 +257,7 @@ def _request(run: Run) -> FigureRequest:
         reorder=_REORDER.value,
         threshold=_THRESHOLD.value,
         kernel_sizes=_kernel_sizes(),
+        common_scale=_COMMON_SCALE.value,
     )
 
 
@@ -296,8 +331,7 @@ def _folder(default: str) -> pathlib.Path:
 
 
 def _save(figure: plots.Figure, folder: pathlib.Path, name: str) -> None:
-    png, pdf = plots.save(figure, folder, name)
-    print(f"{png}, {pdf.name}", flush=True)
+    print(plots.listed(plots.save(figure, folder, name)), flush=True)
 
 
 if __name__ == "__main__":

@@ -87,10 +87,11 @@ def test_without_a_figure_all_that_the_run_shows_is_drawn(runs):
     files = {path.stem for path in folder.glob("*.png")}
     centers = {"centers", "centers_end", "centers_layer_1"}
     assert files == centers | {
-        *("query", "query_mean", "average", "heads", "curves"),
+        *("query", "average", "heads", "curves"),
         *("closest_convolution", "convolution_epochs"),
     }
-    assert files == {path.stem for path in folder.glob("*.pdf")}
+    for kind in ("pdf", "txt"):
+        assert files == {path.stem for path in folder.glob(f"*.{kind}")}
     table = json.loads((folder / "heads.json").read_text())
     assert len(table["heads"]) == 8
     layers = json.loads((folder / "layers.json").read_text())
@@ -117,14 +118,21 @@ def test_an_image_of_the_users_own_is_resized_with_a_note(runs, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "mine.png, 60 x 40 pixels, was cut" in done.stdout
-    assert (tmp_path / "out/average.pdf").exists()
+    assert (tmp_path / "out/average_mine.pdf").exists()
 
 
 REFUSED = {
     "no run": (["--workdir=/nowhere"], "is not the workdir of a run"),
     "nothing": ([], "--workdir=RUN is missing"),
     "figure": (["--figure=maps"], "there is no figure 'maps'"),
-    "not its figure": (["--figure=taps"], "has no figure 'taps'; it can show"),
+    "not its figure": (
+        ["--figure=taps"],
+        "has no figure 'taps'; it can show centers, centers_end, centers_layer, query, "
+        "average, heads, closest_convolution, convolution_epochs, curves, viewer, "
+        "ablation.",
+    ),
+    "width": (["--figure=curves", "--width=2"], "3 to 20 inches wide, not 2"),
+    "format": (["--figure=curves", "--format=exe"], "png, pdf, svg, not as 'exe'"),
     "query": (["--figure=query", "--query=9,9"], "from 0,0 to 3,3"),
     "image": (["--figure=query", "--images=400"], "count from 0 to 359"),
     "layer": (
@@ -242,7 +250,7 @@ def test_what_cannot_be_drawn_does_not_stop_the_others(runs, tmp_path):
     assert "curves: not drawn: none of these runs has scores" in said
     assert "heads: not drawn: the threshold of a mass is 2.0" in said
     drawn = {path.name for path in (workdir / "analysis").iterdir()}
-    assert drawn >= {"query.png", "average.png", "viewer.html"}
+    assert drawn >= {"query_test_00000.png", "average_test_00000.png", "viewer.html"}
     assert error.startswith("the threshold") and "none of these runs" in alone
 
 
@@ -274,6 +282,11 @@ def test_flags_reach_the_figures(runs, tmp_path):
             "--reorder",
             "--images=7",
             "--checkpoint=0",
+            "--common_scale",
+            "--title=off",
+            "--width=5",
+            "--dpi=100",
+            "--font=serif",
         ],
         "average": ["--average=received"],
         "heads": ["--threshold=0.06"],
@@ -291,8 +304,9 @@ def test_flags_reach_the_figures(runs, tmp_path):
     ]
     assert [error for error, _ in analyze_each(*calls)] == [None] * len(cases)
     drawn = [
-        (figure, (tmp_path / str(i) / f"{figure}.png").read_bytes())
+        (figure, path.read_bytes())
         for i, (figure, _) in enumerate(cases)
+        for path in (tmp_path / str(i)).glob(f"{figure}*.png")
     ]
     assert len(set(drawn)) == len(cases)
     table = json.loads((tmp_path / str(len(cases) - 1) / "heads.json").read_text())

@@ -187,7 +187,7 @@ ONLY = {
         "theory",
         "command_line",
     },
-    "scipy": {"theory"},
+    "scipy": {"results", "theory"},
     "sklearn": {"data"},
     "google": {"data"},  # protobuf's errors, out of TFDS
     "array_record": {"data"},

@@ -124,6 +124,15 @@ def ablate(
     )
 
 
+def can_ablate(run: Run) -> bool:
+    """Return whether a run has heads that `ablate` can switch off."""
+    try:
+        _Layers.of(run)
+    except UserError:
+        return False
+    return True
+
+
 def write_csv(ablation: Ablation, path: str | os.PathLike) -> None:
     """Write a line for each head and, with an empty head, one for the whole network.
 

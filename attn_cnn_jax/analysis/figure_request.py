@@ -21,6 +21,7 @@ from attn_cnn_jax.analysis.heads import (
     head_statistics,
 )
 from attn_cnn_jax.analysis.images import ChosenImages
+from attn_cnn_jax.analysis.learned_positions import GaussianHeads, quadratic_heads
 from attn_cnn_jax.analysis.pictures import parse_query, reading_order
 from attn_cnn_jax.covered_offsets import COVERING_MASS
 from attn_cnn_jax.errors import UserError
@@ -39,7 +40,8 @@ class FigureRequest:
     reading of the report's Eqn 4, `layer` (from 1) that of `centers_layer`. `reorder`
     sorts heads by the offset they look at. `threshold` is the mass from which an offset
     is covered. `kernel_sizes` are those of the closest convolutions, which the width
-    decides where there are none. What the figures share is computed once, when it is
+    decides where there are none. With `common_scale` all maps of a figure share one
+    colour scale. What the figures share is computed once, when it is
     first needed.
     """
 
@@ -53,6 +55,7 @@ class FigureRequest:
     reorder: bool = False
     threshold: float = COVERING_MASS
     kernel_sizes: tuple[int, ...] = ()
+    common_scale: bool = False
 
     @cached_property
     def maps(self) -> AttentionMaps:
@@ -73,7 +76,19 @@ class FigureRequest:
     @cached_property
     def numbers(self) -> HeadTable:
         """The numbers of every head over the sample."""
-        return head_statistics(self.batches, self.threshold)
+        table = head_statistics(self.batches, self.threshold)
+        if not hasattr(getattr(self.run.model, "attention_layer", None), "gaussians"):
+            return table
+        layers = gaussian_heads(self.run)  # one of shared weights for all passes
+        degenerate = {
+            name: layers.get(name, next(iter(layers.values()))).degenerate
+            for name in self.batches.layers
+        }
+        heads = (
+            dataclasses.replace(h, degenerate=degenerate[h.layer][h.head - 1])
+            for h in table.heads
+        )
+        return dataclasses.replace(table, heads=tuple(heads))
 
     @cached_property
     def convolutions(self) -> ConvolutionTable:
@@ -117,6 +132,11 @@ class FigureRequest:
     def grid_query(self, maps: AttentionMaps) -> tuple[int, int]:
         """Return the query pixel on the grid of the maps."""
         return parse_query(self.query, maps.probs[0].shape[2:4])
+
+
+def gaussian_heads(run: Run) -> dict[str, GaussianHeads]:
+    """Return the quadratic heads of a run on its grid, by layer."""
+    return quadratic_heads(run.model, run.variables, run.layers[0][1].shape[2:4])
 
 
 def checkpoints(run: Run) -> list[Run]:

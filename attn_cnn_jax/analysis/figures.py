@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from attn_cnn_jax.analysis import learned_positions, pictures, plots
+from attn_cnn_jax.analysis.ablation import can_ablate
 from attn_cnn_jax.analysis.figure_request import (
     EPOCHS_KERNEL,
     FigureRequest,
     checkpoints,
+    gaussian_heads,
 )
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
@@ -22,8 +24,12 @@ def available(run: Run) -> tuple[str, ...]:
     layer = getattr(run.model, "attention_layer", None)
     names = ["curves"]
     if run.layers:
-        names += ["taps"] if _has_taps(run) else ["query", "query_mean", "average"]
+        names += ["taps"] if _has_taps(run) else ["query", "average"]
         names += ["heads", "closest_convolution", "convolution_epochs", "viewer"]
+    if run.layers and not (_has_taps(run) or _is_position_only(run)):
+        names += ["query_mean"]
+    if can_ablate(run):
+        names += ["ablation"]
     if hasattr(layer, "gaussians"):
         names += ["centers", "centers_end", "centers_layer"]
     if hasattr(layer, "offset_scores"):
@@ -36,11 +42,15 @@ def draw(name: str, request: FigureRequest) -> Named:
 
     Raises a `UserError` for a figure that the run's model does not have.
     """
-    if name not in FIGURES or name not in available(request.run):
-        raise UserError(
-            f"{request.run.name} has no figure {name!r}; it can show "
-            f"{', '.join(available(request.run))}."
-        )
+    run = request.run
+    if name not in FIGURES or name not in available(run):
+        text = f"{run.name} has no figure {name!r}; it can show "
+        if name == "query_mean" and run.layers and _is_position_only(run):
+            text = (
+                f"{run.name} attends by position alone, so that its mean over images "
+                "is --figure=query; it can show "
+            )
+        raise UserError(f"{text}{', '.join(available(run))}.")
     yield from FIGURES[name](request)
 
 
@@ -67,6 +77,7 @@ def _query(request: FigureRequest) -> Named:
                 image_name=name,
                 note="; ".join(notes),
                 order=request.order,
+                common_scale=request.common_scale,
             ),
         )
 
@@ -85,6 +96,7 @@ def _query_mean(request: FigureRequest) -> Named:
             layers=first.layers,
             note="; ".join(notes),
             order=request.order,
+            common_scale=request.common_scale,
         ),
     )
 
@@ -107,6 +119,7 @@ def _average(request: FigureRequest) -> Named:
                 image_name=name,
                 note=_CLASS_TOKEN if maps.class_mass else "",
                 order=request.order,
+                common_scale=request.common_scale,
             ),
         )
 
@@ -124,6 +137,7 @@ def _taps(request: FigureRequest) -> Named:
                 image=maps.images[index],
                 image_name=name,
                 note="" if maps.softmaxed else "raw weights, no softmax",
+                common_scale=request.common_scale,
             ),
         )
 
@@ -151,7 +165,7 @@ def _convolution_epochs(request: FigureRequest) -> Named:
 
 def _centers(request: FigureRequest) -> Named:
     runs = checkpoints(request.run)
-    heads = [_gaussians(run) for run in runs]
+    heads = [gaussian_heads(run) for run in runs]
     yield (
         "centers",
         plots.centers_over_training(
@@ -164,7 +178,7 @@ def _centers(request: FigureRequest) -> Named:
 
 
 def _centers_end(request: FigureRequest) -> Named:
-    heads = _gaussians(request.run)
+    heads = gaussian_heads(request.run)
     yield (
         "centers_end",
         plots.centers_of_layers(
@@ -174,14 +188,14 @@ def _centers_end(request: FigureRequest) -> Named:
 
 
 def _centers_layer(request: FigureRequest) -> Named:
-    number, layers = request.layer, list(_gaussians(request.run))
+    number, layers = request.layer, list(gaussian_heads(request.run))
     if not 1 <= number <= len(layers):
         raise UserError(f"--layer={number}: the layers are 1 to {len(layers)}.")
     runs, layer = checkpoints(request.run), layers[number - 1]
     yield (
         f"centers_layer_{number}",
         plots.centers_of_layer(
-            [_gaussians(run)[layer] for run in runs],
+            [gaussian_heads(run)[layer] for run in runs],
             title=_name(request.run),
             layer=layer,
             checkpoint_names=_epochs(runs),
@@ -201,6 +215,7 @@ def _positions(request: FigureRequest) -> Named:
             title=run.title,
             layers=list(scores),
             order=None if one_for_all else request.order,
+            common_scale=request.common_scale,
         ),
     )
 
@@ -227,21 +242,21 @@ def _shown(request: FigureRequest) -> Iterator[tuple[int, str, str]]:
     if all(request.batches.position_only):
         yield 0, f"{maps.names[0]}; these maps are the same for all images", ""
         return
-    alone = len(maps.names) == 1
     for index, name in enumerate(maps.names):
-        yield index, name, "" if alone else f"_{index + 1}"
+        yield index, name, f"_{request.shown.stems[index]}"
 
 
 def _of_image(arrays: np.ndarray, index: int) -> np.ndarray:
     return arrays[0 if len(arrays) == 1 else index]
 
 
+def _is_position_only(run: Run) -> bool:
+    """Return whether all maps are the same for all images, and so is their mean."""
+    return all(shape.shape[0] == 1 for _, shape in run.layers)
+
+
 def _has_taps(run: Run) -> bool:
     return run.layers[0][1].ndim == 5
-
-
-def _gaussians(run: Run) -> dict[str, learned_positions.GaussianHeads]:
-    return learned_positions.quadratic_heads(run.model, run.variables)
 
 
 def _name(run: Run) -> str:

@@ -5,6 +5,7 @@ choose_images(run.dataset, ["cat_s_000019", "test_batch:16"], "cifar-10-batches-
 """
 
 import dataclasses
+import itertools
 import os
 import pathlib
 import re
@@ -34,12 +35,15 @@ class ChosenImages:
     """Images as a model sees them before normalisation, and their names.
 
     `indices` are those in the test set (from its length on for other images): what a
-    network draws at evaluation depends on them. `notes` are lines for the user.
+    network draws at evaluation depends on them. `stems` are what the files of their
+    figures are called: "test_00016", the record's name or else the index, and "cat" of
+    cat.jpg, each once. `notes` are lines for the user.
     """
 
     images: np.ndarray  # uint8 [B, H, W, C]
     names: tuple[str, ...]
     indices: tuple[int, ...]
+    stems: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -47,6 +51,7 @@ class ChosenImages:
 class _Chosen:
     image: np.ndarray
     name: str
+    stem: str
     index: int | None = None
     note: str = ""
 
@@ -82,8 +87,19 @@ def choose_images(
             first + i if one.index is None else one.index
             for i, one in enumerate(chosen)
         ),
+        stems=_distinct([one.stem for one in chosen]),
         notes=tuple(one.note for one in chosen if one.note),
     )
+
+
+def _distinct(stems: Sequence[str]) -> tuple[str, ...]:
+    """Return names of files without odd characters, with a number where one repeats."""
+    found: dict[str, None] = {}
+    for stem in stems:
+        plain = re.sub(r"[^\w-]+", "_", stem, flags=re.ASCII)[:80] or "image"
+        names = (f"{plain}_{number}" for number in itertools.count(2))
+        found[next(n for n in itertools.chain([plain], names) if n not in found)] = None
+    return tuple(found)
 
 
 def _choose(
@@ -119,7 +135,13 @@ def _of_test_set(dataset: Dataset, first: int, last: int) -> Iterator[_Chosen]:
         if dataset.test.ids is not None:
             about = f"{about}, {dataset.test.ids[index]}"
         name = f"test image {index} ({about})"
-        yield _Chosen(dataset.test.images[index], name, index)
+        yield _Chosen(dataset.test.images[index], name, _stem(dataset, index), index)
+
+
+def _stem(dataset: Dataset, index: int) -> str:
+    """Return the name of the record of a test image, or its index where it has none."""
+    ids = dataset.test.ids
+    return f"test_{index:05}" if ids is None else str(ids[index])
 
 
 def _of_file(path: pathlib.Path, shape: tuple[int, int, int]) -> _Chosen:
@@ -156,7 +178,8 @@ def _of_file(path: pathlib.Path, shape: tuple[int, int, int]) -> _Chosen:
             f"{path.name}, {opaque.width} x {opaque.height} pixels, was cut in the "
             f"middle to the model's proportions and resized to {width} x {height}."
         )
-    return _Chosen(np.asarray(resized).reshape(shape), path.name, note=note)
+    image = np.asarray(resized).reshape(shape)
+    return _Chosen(image, path.name, path.stem, note=note)
 
 
 def _open(batches: str | pathlib.Path | None, text: str) -> archives.Files:
@@ -213,5 +236,7 @@ def _row(dataset: Dataset, pixels: np.ndarray, names: list[str], row: int) -> _C
         )
     same = np.flatnonzero((dataset.test.images == image).all(axis=(1, 2, 3)))
     if not len(same):
-        return _Chosen(image, names[row])
-    return _Chosen(image, f"{names[row]} (test image {same[0]})", int(same[0]))
+        return _Chosen(image, names[row], names[row])
+    index = int(same[0])
+    name = f"{names[row]} (test image {index})"
+    return _Chosen(image, name, _stem(dataset, index), index)

@@ -12,19 +12,16 @@ from typing import Any
 
 import numpy as np
 from flax import traverse_util
-from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from attn_cnn_jax import checkpoint as checkpoint_lib
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax import models
+from attn_cnn_jax import data, models
+from attn_cnn_jax.analysis.learned_positions import quadratic_heads
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models import AttentionParams
 from attn_cnn_jax.models.attention import HeadlessAttention
 from attn_cnn_jax.run import Run, refuse_misfits
-
-MIN_PRECISION = 1e-5  # of the original
-MAX_CONDITION = 1000.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +45,11 @@ class Removal:
             for head, reason in heads
         ]
         if not found:
-            return f"{self.run}: no head is degenerate; nothing is written."
+            return (
+                f"{self.run}: no head is degenerate (uniform or a strip), so that "
+                "nothing is written. Name the heads to remove, as in --heads=2:1 "
+                "(layer:head); analyze --figure=heads,ablation says what each does."
+            )
         before, after = self.parameters
         plural = "s" if len(found) > 1 else ""
         return (
@@ -59,34 +60,26 @@ class Removal:
 
 
 def degenerate_heads(
-    config: ConfigDict,
-    variables: Mapping[str, Any],
-    *,
-    min_precision: float = MIN_PRECISION,
-    max_condition: float = MAX_CONDITION,
+    config: ConfigDict, variables: Mapping[str, Any], grid: tuple[int, int]
 ) -> list[list[tuple[int, str]]]:
     """Return (head from 1, reason) of the degenerate quadratic heads of each layer.
 
-    Degenerate: with e the eigenvalues of the precision, max e / min e > `max_condition`
-    or max e < `min_precision`. Such a head attends to all pixels alike, or to a whole
-    line of them. Shared weights are one layer. Raises a `UserError` for another
+    The reasons are those of `GaussianHeads.degenerate`, and of `heads.csv`: "uniform"
+    or "strip". Shared weights are one layer. Raises a `UserError` for another
     attention.
     """
-    layers = _attentions(config, variables)
-    gaussians = getattr(
-        models.build(config.model, 1).attention_layer, "gaussians", None
-    )
-    if gaussians is None:
+    _attentions(config, variables)  # whose heads can be removed at all
+    model = models.build(config.model, 1)
+    if not hasattr(model.attention_layer, "gaussians"):
         raise UserError(
             f"heads of {config.model.attention.name} do not degenerate, as those of "
             "quadratic attention do: name the heads, layer:head."
         )
-    found = []
-    for layer in layers:
-        precisions = gaussians(layer.params)[1] if layer.num_heads else ()
-        reasons = [_degeneracy(p, min_precision, max_condition) for p in precisions]
-        found.append([(h, reason) for h, reason in enumerate(reasons, 1) if reason])
-    return found
+    layers = quadratic_heads(model, variables, grid).values()
+    return [
+        [(head, reason) for head, reason in enumerate(layer.degenerate, 1) if reason]
+        for layer in layers
+    ]
 
 
 def prune(
@@ -94,9 +87,6 @@ def prune(
     target: str | os.PathLike,
     checkpoint: str | int = "last",
     heads: Sequence[str] | None = None,
-    *,
-    min_precision: float = MIN_PRECISION,
-    max_condition: float = MAX_CONDITION,
 ) -> Removal:
     """Write the run in `workdir` without its degenerate heads as the workdir `target`.
 
@@ -108,12 +98,7 @@ def prune(
     config_lib.check(run.config)
     before = models.count_parameters(run.variables)
     if heads is None:
-        found = degenerate_heads(
-            run.config,
-            run.variables,
-            min_precision=min_precision,
-            max_condition=max_condition,
-        )
+        found = degenerate_heads(run.config, run.variables, _grid(run))
     else:
         found = _named_heads(run.config, run.variables, heads)
     removed = tuple(tuple(layer) for layer in found)
@@ -181,17 +166,12 @@ def _attentions(
     return layers
 
 
-def _degeneracy(
-    precision: Float[Array, "2 2"], min_precision: float, max_condition: float
-) -> str:
-    """Return why a head of this precision is degenerate, or "" if it is not."""
-    low, high = map(float, np.linalg.eigvalsh(np.asarray(precision, np.float64)))
-    if high < min_precision:
-        return f"precision {high:.2g} < {min_precision:g}"
-    condition = high / low if low > 0 else np.inf
-    if condition > max_condition:
-        return f"condition {condition:.3g} > {max_condition:g}"
-    return ""
+def _grid(run: Run) -> tuple[int, int]:
+    """Return the grid of a run; its data are read where their shape is not known."""
+    entry = data.DATASETS.get(run.config.dataset.name)
+    height, width, _ = (entry or run.dataset).image_shape
+    size = run.config.model.patch_size
+    return height // size, width // size
 
 
 def _named_heads(

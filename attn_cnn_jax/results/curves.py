@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 
@@ -10,6 +11,7 @@ from jaxtyping import Float
 
 from attn_cnn_jax import remote
 from attn_cnn_jax.errors import UserError, one_line
+from attn_cnn_jax.results import published
 from attn_cnn_jax.results.runs import (
     ScoredRun,
     Series,
@@ -43,17 +45,18 @@ class RunCurves:
 def run_curves(workdirs: Iterable[str | os.PathLike]) -> list[RunCurves]:
     """Return the curves of every run, side by side those that differ in their seed.
 
-    Labels are the published rows' with what a run changed, or a run's name. A run that
-    has not been evaluated yet has training losses alone. Raises a `UserError` where no
-    run has any score.
+    Labels are the published rows' with what a run changed, or a run's name, of several
+    that of none: what their names have in common but the seed, or their network. A run
+    that has not been evaluated yet has training losses alone. Raises a `UserError`
+    where no run has any score.
     """
     groups = group_by_seed(read_runs(workdirs))
     alike: dict[str, list[ScoredRun]] = {}
     for runs in groups:
-        alike.setdefault(_label(runs[0]), []).append(runs[0])
+        alike.setdefault(_label(runs), []).append(runs[0])
     found = []
     for runs in groups:
-        label = _label(runs[0])
+        label = _label(runs)
         if len(alike[label]) > 1:
             label = f"{label} ({_distinction(runs[0], alike[label])})"
         for run in runs:
@@ -100,9 +103,16 @@ def epoch_means(curve: Curve) -> Curve:
     return Curve(epochs, np.asarray(means, np.float64))
 
 
-def _label(run: ScoredRun) -> str:
+def _label(runs: Sequence[ScoredRun]) -> str:
+    run = runs[0]
     if run.row is None:
-        return run.name
+        names = {re.sub(r"_?seed_?\d+$", "", run.name) or run.name for run in runs}
+        if len(runs) == 1:
+            return run.name
+        if len(names) == 1:
+            return names.pop()
+        data, *network = published.data_and_network(run.config)
+        return f"{', '.join(filter(None, network))} on {data}"
     _, _, option = run.row.config_name.partition(":")
     changed = "; ".join([*filter(None, [option]), *run.differences])
     return f"{run.row.label} ({changed})" if changed else run.row.label

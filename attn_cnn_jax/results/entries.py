@@ -4,9 +4,10 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
 
+from attn_cnn_jax.results import intervals
 from attn_cnn_jax.results.bench_records import BenchRecord
 from attn_cnn_jax.results.runs import Score, ScoredRun, group_by_seed
-from attn_cnn_jax.results.table_text import Cell
+from attn_cnn_jax.results.table_text import MISSING, Cell
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Entry:
         return "other protocol" if self.runs[0].differences else "as published"
 
     @property
-    def footnotes(self) -> list[str]:
-        """Sentences that a reader has to know before comparing."""
+    def departures(self) -> list[str]:
+        """Sentences that say what was not done as published."""
         run = self.runs[0]
         notes = []
         if not self.finished:
@@ -43,6 +44,13 @@ class Entry:
             notes.append(
                 f"Not as published: {'; '.join(run.differences)}. Compare with care."
             )
+        return notes
+
+    @property
+    def footnotes(self) -> list[str]:
+        """The departures, and what else a reader has to know before comparing."""
+        run = self.runs[0]
+        notes = self.departures
         if run.chosen_on == "validation":
             notes.append(
                 "Best: the test accuracy at the step that was best on the validation "
@@ -61,13 +69,37 @@ class Entry:
         return max(benches, key=lambda bench: bench.date, default=None)
 
     def accuracy(self, of: Callable[[ScoredRun], Score | None]) -> Cell:
-        """Return mean and sample standard deviation of a score over the seeds."""
+        """Return mean, sample standard deviation and 95 % interval of a score.
+
+        The interval is the one that `interval` names.
+        """
         scores = [of(run) for run in self.runs]
         values = [score.accuracy for score in scores if score]
         if not values or len(values) < len(scores):
             return Cell()
-        std = statistics.stdev(values) if len(values) > 1 else None
-        return Cell(statistics.fmean(values), std)
+        if len(values) > 1:
+            interval = intervals.student(values)
+            return Cell(statistics.fmean(values), statistics.stdev(values), interval)
+        images = self.runs[0].test_images
+        interval = intervals.wilson(values[0], images) if images else None
+        return Cell(values[0], interval=interval)
+
+    @property
+    def interval(self) -> str | None:
+        """What the 95 % intervals are over, or None where there are none."""
+        run = self.runs[0]
+        if len(self.runs) > 1:
+            return f"{len(self.runs)} seeds (Student's t)"
+        known = run.test_images and run.final
+        return f"{run.test_images:,} test images (Wilson)" if known else None
+
+    @property
+    def digests(self) -> str | None:
+        """The digests of the logs that the scores are read from, by rising seed."""
+        digests = [run.digest for run in self.runs]
+        if not any(digests):
+            return None
+        return ", ".join(digest or MISSING for digest in digests)
 
 
 def evaluations(run: ScoredRun) -> int:

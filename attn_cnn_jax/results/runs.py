@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -64,6 +65,8 @@ class ScoredRun:
     parameters: int | None  # None: its model cannot be counted without its data
     bench: BenchRecord | None
     goodput: float | None = None  # share of its wall time that it trained, at its end
+    test_images: int | None = None  # that were scored
+    digest: str | None = None  # of its log: the first 8 hex digits of the last "chain"
 
     @property
     def name(self) -> str:
@@ -114,7 +117,8 @@ def read_run(workdir: str | os.PathLike) -> ScoredRun:
         raise UserError(one_line(error)) from error
     path, fields = run.workdir, config_lib.flatten(run.config)
     seed, num_epochs = (_whole(path, fields, key) for key in ("seed", "num_epochs"))
-    series, goodput = _read_records(path)
+    log = _read_log(path)
+    series = log.series
     test, validation = series.get("test"), series.get("validation")
     held_out = fields.get("dataset.validation_fraction", 0) not in (0, None)
     epochs = max((float(s.epochs[-1]) for s in series.values()), default=0.0)
@@ -131,7 +135,9 @@ def read_run(workdir: str | os.PathLike) -> ScoredRun:
         chosen_on="validation" if held_out else "test",
         parameters=parameters,
         bench=read_bench_record(path, parameters),
-        goodput=goodput,
+        goodput=log.goodput,
+        test_images=log.test_images,
+        digest=log.digest,
     )
 
 
@@ -178,14 +184,21 @@ def group_by_seed(runs: Iterable[ScoredRun]) -> list[list[ScoredRun]]:
     return [[seeds[seed] for seed in sorted(seeds)] for seeds in groups.values()]
 
 
-def _read_records(path: pathlib.Path) -> tuple[dict[str, Series], float | None]:
-    """Return the scores by split, and the goodput where the run has ended.
+@dataclasses.dataclass(frozen=True)
+class _Log:
+    """What `metrics.jsonl` says, see `ScoredRun`."""
 
-    A file without a single good line is damaged.
-    """
+    series: dict[str, Series] = dataclasses.field(default_factory=dict)
+    goodput: float | None = None
+    test_images: int | None = None
+    digest: str | None = None
+
+
+def _read_log(path: pathlib.Path) -> _Log:
+    """Return what the log says; a file without a single good line is damaged."""
     file = path / "metrics.jsonl"
     if not file.exists():
-        return {}, None  # begun, but nothing was logged yet
+        return _Log()  # begun, but nothing was logged yet
     try:
         lines, complaints = records.inspect(path)
     except OSError as error:
@@ -210,8 +223,28 @@ def _read_records(path: pathlib.Path) -> tuple[dict[str, Series], float | None]:
         complaints.append(f"{one_line(file)}: {without_scores} lines have no scores.")
     for complaint in complaints:
         warnings.warn(one_line(complaint), stacklevel=3)
-    series = {split: _series(steps) for split, steps in good.items()}
-    return series, _goodput([r for r in lines if r.get("split") == records.GOODPUT])
+    by_split = {
+        split: [record for record in lines if record.get("split") == split]
+        for split in ("test", records.GOODPUT)
+    }
+    return _Log(
+        series={split: _series(steps) for split, steps in good.items()},
+        goodput=_goodput(by_split[records.GOODPUT]),
+        test_images=_images(by_split["test"]),
+        digest=_digest(lines),
+    )
+
+
+def _images(of_test: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the number of images that every evaluation scored, if it is one."""
+    counts = [record.get("images") for record in of_test]
+    count = counts[0] if counts and all(c == counts[0] for c in counts) else None
+    return count if type(count) is int and 0 < count < 2**53 else None
+
+
+def _digest(lines: Sequence[Mapping[str, Any]]) -> str | None:
+    chain = str(lines[-1].get("chain")) if lines else ""
+    return chain[:8] if re.fullmatch("[0-9a-f]{16}", chain) else None
 
 
 def _goodput(of_ends: Sequence[Mapping[str, Any]]) -> float | None:

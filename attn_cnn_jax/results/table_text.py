@@ -30,7 +30,7 @@ class Column:
 
     name: str
     kind: Kind = "text"
-    over_seeds: bool = False  # its cells may have a standard deviation
+    over_seeds: bool = False  # its cells may have a deviation and an interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Cell:
 
     value: Value = None
     std: float | None = None  # sample standard deviation over seeds
+    interval: tuple[float, float] | None = None  # of 95 %
     footnotes: tuple[int, ...] = ()  # indices, from 0, into those of the table
 
 
@@ -91,9 +92,9 @@ def to_markdown(table: Table) -> str:
 def to_csv(table: Table) -> str:
     """Return the table as CSV of full precision: accuracies in [0, 1], FLOPs in units.
 
-    A column over seeds is followed by one of standard deviations, and the last column
-    holds a row's footnotes. Text that a spreadsheet would take for a formula begins
-    with an apostrophe.
+    A column over seeds is followed by one of standard deviations and by the two ends of
+    95 % intervals, and the last column holds a row's footnotes. Text
+    that a spreadsheet would take for a formula begins with an apostrophe.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -101,14 +102,16 @@ def to_csv(table: Table) -> str:
     for column in table.columns:
         header.append(column.name)
         if column.over_seeds:
-            header.append(f"{column.name}, standard deviation")
+            ends = ("standard deviation", "95 % from", "95 % to")
+            header += [f"{column.name}, {end}" for end in ends]
     writer.writerow([*header, "footnotes"])
     for row in table.rows:
         values = []
         for column, cell in zip(table.columns, row, strict=True):
             values.append(_csv_value(cell.value))
             if column.over_seeds:
-                values.append(_csv_value(cell.std))
+                numbers = (cell.std, *(cell.interval or (None, None)))
+                values += [_csv_value(number) for number in numbers]
         indices = dict.fromkeys(index for cell in row for index in cell.footnotes)
         notes = " ".join(table.footnotes[index] for index in indices)
         writer.writerow([*values, _csv_value(notes) if notes else ""])
@@ -120,7 +123,7 @@ def escape(text: str) -> str:
 
     Characters that do not print become spaces; what is very long is cut.
     """
-    line = _printable(text)
+    line = printable(text)
     for character in "&<>|":  # & first: the entities of the others have one
         line = line.replace(character, f"&#{ord(character)};")
     line = re.sub(r"[\\`*\[\]~]", r"\\\g<0>", line)
@@ -129,7 +132,21 @@ def escape(text: str) -> str:
     return line.replace("://", ":&#47;/")  # nor does an address become a link
 
 
-def _printable(text: str) -> str:
+def shown(column: Column, cell: Cell) -> str:
+    """Return what a cell shows, without its footnotes and not escaped yet."""
+    show = _SHOW[column.kind]
+    if cell.value is None:
+        return MISSING
+    text = cell.value if isinstance(cell.value, str) else show(cell.value)
+    if cell.std is not None:
+        text += f" ± {show(cell.std)}"
+    if cell.interval is not None:
+        text += " ({} to {})".format(*map(show, cell.interval))
+    return text
+
+
+def printable(text: str) -> str:
+    """Return `text` with spaces for what does not print, cut where it is very long."""
     line = "".join(c if c.isprintable() else " " for c in text)
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
 
@@ -139,15 +156,8 @@ def _markdown_line(cells: Sequence[str]) -> str:
 
 
 def _markdown_cell(column: Column, cell: Cell) -> str:
-    show = _SHOW[column.kind]
-    if isinstance(cell.value, str):
-        text = escape(cell.value)
-    else:
-        text = MISSING if cell.value is None else show(cell.value)
-    if cell.std is not None:
-        text += f" ± {show(cell.std)}"
     marks = "".join(f" \\[{index + 1}\\]" for index in cell.footnotes)
-    return text + marks
+    return escape(shown(column, cell)) + marks
 
 
 def _csv_value(value: Value) -> str:
@@ -155,7 +165,7 @@ def _csv_value(value: Value) -> str:
         return MISSING
     if not isinstance(value, str):
         return str(value)
-    text = _printable(value)
+    text = printable(value)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 

@@ -6,25 +6,16 @@
 What was published stands in `published.json`; all else comes from workdirs.
 """
 
-import os
-import pathlib
+import dataclasses
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.results import published
 from attn_cnn_jax.results.entries import Entry, gather
-from attn_cnn_jax.results.runs import ScoredRun, read_runs
-from attn_cnn_jax.results.table_text import (
-    Cell,
-    Column,
-    Footnotes,
-    Kind,
-    Table,
-    to_csv,
-    to_markdown,
-)
+from attn_cnn_jax.results.runs import ScoredRun
+from attn_cnn_jax.results.table_text import Cell, Column, Footnotes, Kind, Table
 
 # Heading and kind of what the papers publish, where a table has it.
 _PUBLISHED: dict[str, tuple[str, Kind]] = {
@@ -37,10 +28,12 @@ _PUBLISHED: dict[str, tuple[str, Kind]] = {
 _SCORES = (
     Column("ours: best accuracy", "accuracy", over_seeds=True),
     Column("ours: final accuracy", "accuracy", over_seeds=True),
+    Column("95 % interval over"),
     Column("runs", "count"),
     Column("epochs", "number"),
     Column("goodput", "percent"),
     Column("status"),
+    Column("logs"),
 )
 _PARAMETERS = Column("ours: parameters", "count")
 _FLOPS = (
@@ -59,42 +52,18 @@ _HYPER_PARAMETERS = {
 }
 
 
-def write_tables(
-    folder: str | os.PathLike, workdirs: Iterable[str | os.PathLike]
-) -> list[pathlib.Path]:
-    """Write table_1.md, table_1.csv, ... and other_runs where there are; return paths.
-
-    Warns of every folder that is no run. Raises a `UserError` where none is one, or
-    where `folder` cannot be written.
-    """
-    runs = read_runs(workdirs)
-    tables = {f"table_{number}": table(number, runs) for number in (1, 2, 3, 4)}
-    others = other_runs(runs)
-    if others.rows:
-        tables["other_runs"] = others
-    paths = []
-    try:
-        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-        for name, made in tables.items():
-            for suffix, text in ((".md", to_markdown(made)), (".csv", to_csv(made))):
-                path = pathlib.Path(folder) / f"{name}{suffix}"
-                path.write_text(text, encoding="utf-8", newline="")
-                paths.append(path)
-    except OSError as error:
-        raise UserError(f"the tables cannot be written: {error}.") from error
-    return paths
-
-
-def table(number: int, runs: Sequence[ScoredRun]) -> Table:
+def table(number: int, runs: Sequence[ScoredRun], only_measured: bool = False) -> Table:
     """Return table `number` of the report, 1 to 4, filled with what `runs` came to.
 
     1 and 2: accuracy, size and cost with 9 and with 16 heads; 3: normal and
-    Hierarchical Attention; 4: hyper-parameters. Runs of no row are left out.
+    Hierarchical Attention; 4: hyper-parameters. Runs of no row are left out, and with
+    `only_measured` the lines that no run belongs to.
     """
+    nothing: list[Entry | None] = [] if only_measured else [None]
     if number in (1, 2, 3):
-        return _results(number, runs)
+        return _results(number, runs, nothing)
     if number == 4:
-        return _hyper_parameters(runs)
+        return _hyper_parameters(runs, nothing)
     raise UserError(f"there is no table {number}; choose 1, 2, 3 or 4.")
 
 
@@ -124,15 +93,18 @@ def other_runs(runs: Sequence[ScoredRun]) -> Table:
                 *_latency(entry, footnotes),
             )
         )
-    notes = (published.load()["notes"]["results"][0],)
+    notes = tuple(published.load()["notes"]["results"][:3])  # that are not of rows
     title = "Other runs: in no row of the published tables"
     return Table(title, columns, tuple(rows), tuple(footnotes.texts), notes)
 
 
-def _results(number: int, runs: Sequence[ScoredRun]) -> Table:
+def _results(
+    number: int, runs: Sequence[ScoredRun], nothing: Sequence[Entry | None]
+) -> Table:
     """Return Table 1, 2 or 3: every published line, and our runs' numbers beside it.
 
-    A line stands once for each way in which its runs were trained.
+    A line stands once for each way in which its runs were trained, and for `nothing`
+    where there are none.
     """
     content = published.load()["tables"][str(number)]
     there = content["columns"]
@@ -156,7 +128,7 @@ def _results(number: int, runs: Sequence[ScoredRun]) -> Table:
     rows = []
     for line in content["lines"]:
         own = [run for run in runs if run.row and run.row.name == line["row"]]
-        for entry in gather(own) or [None]:
+        for entry in gather(own) or nothing:
 
             def cells(keys: Sequence[str], line: Mapping[str, Any] = line):
                 return [_published_cell(line, key, footnotes) for key in keys]
@@ -204,14 +176,25 @@ def _scores(entry: Entry | None, footnotes: Footnotes) -> list[Cell]:
     if entry is None:
         return [Cell()] * len(_SCORES)
     marks = footnotes.add(entry.footnotes)
+    departures = footnotes.add(entry.departures)
     goodputs = [run.goodput for run in entry.runs if run.goodput is not None]
-    return [
+    accuracies = [
         entry.accuracy(lambda run: run.best),
         entry.accuracy(lambda run: run.final),
+    ]
+    return [
+        *(
+            cell
+            if cell.value is None
+            else dataclasses.replace(cell, footnotes=departures)
+            for cell in accuracies
+        ),
+        Cell(entry.interval),
         Cell(len(entry.runs)),
         Cell(max(run.epochs for run in entry.runs)),
         Cell(statistics.fmean(goodputs) if goodputs else None),
         Cell(entry.status, footnotes=marks),
+        Cell(entry.digests),
     ]
 
 
@@ -232,7 +215,9 @@ def _latency(entry: Entry | None, footnotes: Footnotes) -> list[Cell]:
     return [Cell(bench.latency_ms, footnotes=footnotes.add(others)), Cell(bench.device)]
 
 
-def _hyper_parameters(runs: Sequence[ScoredRun]) -> Table:
+def _hyper_parameters(
+    runs: Sequence[ScoredRun], nothing: Sequence[Entry | None]
+) -> Table:
     """Return Table 4: a published line, then one for each config of ours under it."""
     content = published.load()["tables"]["4"]
     columns = (
@@ -248,11 +233,15 @@ def _hyper_parameters(runs: Sequence[ScoredRun]) -> Table:
         label = Cell(line["label"])
         whose = Cell(line.get("source", content["source"]))
         values = _protocol({**content["common"], **line})
-        rows.append((label, whose, Cell(), *values))
-        for name in line["configs"]:
-            own = [run for run in runs if run.row and run.row.config_name == name]
-            for entry in gather(own) or [None]:
-                rows.append((label, *_ours(name, entry, footnotes)))
+        ours = [
+            (label, *_ours(name, entry, footnotes))
+            for name in line["configs"]
+            for entry in gather(
+                [run for run in runs if run.row and run.row.config_name == name]
+            )
+            or nothing
+        ]
+        rows += [(label, whose, Cell(), *values), *ours] if ours else []
     return Table(
         content["title"],
         columns,

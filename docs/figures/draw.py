@@ -12,15 +12,15 @@ from attn_cnn_jax.analysis import plots
 
 
 def main(folder: pathlib.Path) -> None:
-    """Write the two schematics as PNG; their PDFs are not kept."""
+    """Write the two schematics as PNG."""
     drawn = {
         "normal_attention": plots.normal_attention(),
         "hierarchical_attention": plots.hierarchical_attention(),
     }
-    for name, figure in drawn.items():
-        for path in plots.save(figure, folder, name):
-            if path.suffix == ".pdf":
-                path.unlink()
+    with plots.use(plots.Style(formats=("png",))):
+        for name, figure in drawn.items():
+            (_, caption) = plots.save(figure, folder, name)
+            caption.unlink()
 
 
 if __name__ == "__main__":

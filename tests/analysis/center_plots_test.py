@@ -10,12 +10,13 @@ from attn_cnn_jax.analysis.learned_positions import GaussianHeads
 
 TITLE = "quadratic_seed1, step 500 (epoch 3)"
 LAYERS = ["layer 1", "layer 2"]
+GRID = (7, 9)
 
 
 def gaussians(rng, count=3):
     spreads = rng.normal(size=(count, 2, 2)) + np.eye(2)
     precisions = spreads @ spreads.transpose(0, 2, 1)
-    return GaussianHeads(rng.normal(size=(count, 2)), precisions)
+    return GaussianHeads(rng.normal(size=(count, 2)), precisions, GRID)
 
 
 def ellipse(axes, head, mass):
@@ -46,7 +47,7 @@ def test_a_contour_lies_along_its_gaussian_with_rows_down(drawn):
     """Mass along row = column runs from the upper left to the lower right."""
     long, short = np.array([1, 1]) / 2**0.5, np.array([1, -1]) / 2**0.5
     precision = np.outer(long, long) / 4 + np.outer(short, short) * 4
-    heads = GaussianHeads(np.array([[1.0, 3.0]]), precision[None])
+    heads = GaussianHeads(np.array([[1.0, 3.0]]), precision[None], GRID)
     figure = plots.centers_of_layers([heads], title=TITLE, layers=["layer 1"])
     axes = drawn.axes(figure, "layer 1")
     patch = ellipse(axes, 1, 50)
@@ -64,9 +65,9 @@ def test_degenerate_heads_are_drawn_and_named(drawn):
         [np.zeros((2, 2)), np.diag([4.0, 0.0]), np.eye(2) * 1e12, np.full((2, 2), 9e9)]
     )
     precisions[3, 0, 0] = np.inf
-    heads = GaussianHeads(np.zeros((4, 2)), precisions)
+    heads = GaussianHeads(np.zeros((4, 2)), precisions, GRID)
     figure = plots.centers_of_layers([heads], title=TITLE, layers=["layer 1"])
-    assert "flat: 1\nstrip: 2\nnot finite: 4" in drawn.texts(figure)
+    assert "uniform: 1\nstrip: 2\nnot finite: 4" in drawn.texts(figure)
     axes = drawn.axes(figure, "layer 1")
     strip = ellipse(axes, 2, 50)
     # A precision of 4 along the rows: narrow in rows, endless along the columns.
@@ -79,7 +80,11 @@ def test_degenerate_heads_are_drawn_and_named(drawn):
 
 
 def test_centres_stand_where_they_are_or_on_the_border(rng, drawn):
-    far = GaussianHeads(np.array([[-9.0, 3.0], [1.0, -2.0]]), np.stack([np.eye(2)] * 2))
+    centers, round_heads = (
+        np.array([[-9.0, 3.0], [1.0, -2.0]]),
+        np.stack([np.eye(2)] * 2),
+    )
+    far = GaussianHeads(centers, round_heads, GRID)
     rows = [[gaussians(rng, 2), far], [far, gaussians(rng, 2)]]
     figure = plots.centers_over_training(
         rows, title=TITLE, checkpoint_names=["epoch 0", "epoch 50"], layers=LAYERS
@@ -99,7 +104,9 @@ def test_centres_stand_where_they_are_or_on_the_border(rng, drawn):
     for head, line in enumerate(legend.get_lines(), start=1):
         edge = matplotlib.colors.to_hex(ellipse(upper, head, 50).get_edgecolor())
         assert (line.get_label(), line.get_color()) == (f"head {head}", edge)
-    assert legend.get_lines()[0].get_marker() == marks["head 1"].get_marker()
+    first, second = (line.get_marker() for line in legend.get_lines())
+    # The second head is nowhere a marker: it is a number where it stands.
+    assert (first, second) == (marks["head 1"].get_marker(), "")
     assert {"epoch 50", "layer 2", "head 1", "head 2"} <= set(drawn.texts(figure))
 
 

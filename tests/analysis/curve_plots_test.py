@@ -31,7 +31,10 @@ def test_curves_are_mean_and_spread_over_seeds(drawn):
     resnet = lines["resnet"]
     np.testing.assert_allclose(resnet.get_ydata(), [30, 30, 30])
     assert mean.get_color() != resnet.get_color()
-    assert mean.get_marker() != resnet.get_marker()
+    # A marker is a group's only epoch, and not an event on a line.
+    assert resnet.get_marker() == "" != mean.get_marker()
+    legend = [line.get_marker() for line in figure.axes[3].get_lines()]
+    assert legend == [mean.get_marker(), ""]
     (band,) = [c for c in accuracy.collections if isinstance(c, PolyCollection)]
     spread = 100 * np.std([0.5, 0.7, 0.2], ddof=1)
     heights = band.get_paths()[0].vertices[:, 1]

@@ -33,6 +33,7 @@ def test_by_index_and_by_range(dataset):
     assert chosen.names[:2] == ("test image 4 (dog)", "test image 0 (cat)")
     np.testing.assert_array_equal(chosen.images, dataset.test.images[[4, 0, 1, 2]])
     assert chosen.notes == ()
+    assert chosen.stems == ("test_00004", "test_00000", "test_00001", "test_00002")
 
 
 def test_by_the_name_of_a_record(dataset):
@@ -43,11 +44,23 @@ def test_by_the_name_of_a_record(dataset):
     chosen = choose_images(named, ["test_00004", "0"])
     assert chosen.indices == (4, 0)
     assert chosen.names[0] == "test image 4 (dog, test_00004)"
+    assert chosen.stems == ("test_00004", "test_00003")  # official places both
     assert test.take(np.array([5, 2])).ids.tolist() == ["test_00002", "test_00000"]
     with pytest.raises(UserError, match="test_00006 is neither an index or a record"):
         choose_images(named, ["test_00006"])
     with pytest.raises(UserError, match="test_00004 is neither"):
         choose_images(dataset, ["test_00004"])
+
+
+def test_figures_of_files_of_one_name_have_their_own(dataset, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        path = tmp_path / folder / "my cat: <b>.png"
+        Image.fromarray(dataset.test.images[3]).save(path)
+    files = [str(path) for path in sorted(tmp_path.glob("*/*"))]
+    chosen = choose_images(dataset, ["0", *files, "0"])
+    names = ("test_00000", "my_cat_b_", "my_cat_b__2", "test_00000_2")
+    assert chosen.stems == names
 
 
 @pytest.mark.parametrize("text", ["6", "3-6", "2-1", "999999999"])

@@ -37,7 +37,7 @@ def test_contours_are_those_of_the_attention_that_is_sown(family, make_run, draw
         layer["spreads"][:] = 0.8 if family.endswith("_isotropic") else spread
 
     run = make_run(family, change)
-    heads = learned_positions.quadratic_heads(run.model, run.variables)
+    heads = learned_positions.quadratic_heads(run.model, run.variables, (4, 4))
     figure = plots.centers_of_layers(list(heads.values()), title="", layers=list(heads))
     axes = drawn.axes(figure, "layer 2")
     contours = {patch.get_label(): patch for patch in axes.patches}
@@ -58,7 +58,7 @@ def test_only_layers_of_their_kind_have_centres_or_scores(make_run):
     run = make_run("learned_w_content")
     fields = run.model, run.variables
     with pytest.raises(UserError, match="only quadratic attention has centres"):
-        learned_positions.quadratic_heads(*fields)
+        learned_positions.quadratic_heads(*fields, (4, 4))
     with pytest.raises(UserError, match="score offsets alike for all images"):
         learned_positions.position_scores(*fields, (4, 4))
 

@@ -101,6 +101,49 @@ def test_taps_name_their_offsets_and_diverge_from_zero(rng, drawn):
     assert one.get_clim() == (0, abs(maps[0]).max())
 
 
+def test_maps_share_a_scale_if_asked(rng, drawn):
+    """A head that looks everywhere is then pale beside one that does not."""
+    sharp, flat = np.zeros((4, 4)), np.full((4, 4), 1 / 16)
+    sharp[1, 2] = 0.8
+    maps = [np.stack([sharp, np.full((4, 4), np.nan)]), flat[None]]
+    look = {"query": (1, 2), "title": TITLE, "layers": LAYERS}
+    own = plots.attention_at_query(maps, **look)
+    common = plots.attention_at_query(maps, **look, common_scale=True)
+    limits = [
+        drawn.axes(figure, "layer 2, head 1").get_images()[0].get_clim()
+        for figure in (own, common)
+    ]
+    assert limits == [(0, 1 / 16), (0, 0.8)]
+    assert {"80 %", "scale of all maps"} <= set(drawn.texts(common))
+    assert {"max", "scale of each map"} <= set(drawn.texts(own))
+
+
+def test_a_common_scale_of_scores_goes_as_far_around_each_mean(drawn):
+    tables = [np.zeros((2, 3, 3))]
+    tables[0][0, 0, 0], tables[0][1] = 9.0, 5.0  # mean 1, farthest 8; all 5
+    look = {"title": TITLE, "layers": ["layer 1"], "common_scale": True}
+    figure = plots.position_scores(tables, **look)
+    limits = [
+        drawn.axes(figure, f"layer 1, head {head}").get_images()[0].get_clim()
+        for head in (1, 2)
+    ]
+    assert limits == [(-7, 9), (-3, 13)]
+    assert {"−8.0", "mean", "+8.0"} <= set(drawn.texts(figure))
+
+
+def test_heads_stand_in_lines_on_a_narrow_page(rng, drawn):
+    with plots.use(plots.Style(width=3.3)):
+        figure = plots.attention_at_query(
+            [rng.random((9, 4, 4))], query=(0, 0), title=TITLE, layers=["layer 1"]
+        )
+    places = [
+        drawn.axes(figure, f"layer 1, head {head}").get_position()
+        for head in range(1, 10)
+    ]
+    assert len({round(place.y0, 6) for place in places}) == 2
+    assert max(place.x1 for place in places) < 1 and figure.get_figwidth() == 3.3
+
+
 def test_many_taps_stand_as_their_window(rng, drawn):
     figure = plots.tap_weights(
         [rng.random((9, 4, 4)), rng.random((25, 4, 4))], title=TITLE, layers=LAYERS

@@ -1,9 +1,12 @@
 """Panels of convolutions, ablations and schematics; figures as files."""
 
+import re
+
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib.patches import FancyBboxPatch, Rectangle
+from PIL import Image
 
 from attn_cnn_jax.analysis import plots
 from attn_cnn_jax.analysis.ablation import Ablation
@@ -71,7 +74,7 @@ def test_a_layer_that_is_a_convolution_is_seen_to_be(drawn):
     framed = [
         drawn.middle(p)
         for p in axes.patches
-        if isinstance(p, Rectangle) and p.get_width() == 1
+        if isinstance(p, Rectangle) and p.get_label() == "covered"
     ]
     assert sorted(framed) == SQUARE
     strips = {
@@ -144,21 +147,44 @@ def figure():
 
 
 def test_files_are_written_twice_alike(figure, tmp_path):
-    first = plots.save(figure, tmp_path / "a", "maps")
-    again = plots.save(figure, tmp_path / "b", "maps")
-    anew = plots.save(small_figure(), tmp_path / "c", "maps")
-    assert [path.name for path in first] == ["maps.png", "maps.pdf"]
+    with plots.use(plots.Style(formats=("png", "pdf", "svg"))):
+        first = plots.save(figure, tmp_path / "a", "maps")
+        again = plots.save(figure, tmp_path / "b", "maps")
+        anew = plots.save(small_figure(), tmp_path / "c", "maps")
+    names = [path.name for path in first]
+    assert names == ["maps.png", "maps.pdf", "maps.svg", "maps.txt"]
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == sorted(names)
     for one, *others in zip(first, again, anew, strict=True):
         assert all(one.read_bytes() == other.read_bytes() for other in others)
-        assert len(one.read_bytes()) > 5_000
-    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == [
-        "maps.pdf",
-        "maps.png",
-    ]
-    assert first[0].read_bytes().startswith(b"\x89PNG")
-    pdf = first[1].read_bytes()
+    png, pdf, svg = (path.read_bytes() for path in first[:3])
+    assert min(map(len, (png, pdf, svg))) > 5_000
+    assert png.startswith(b"\x89PNG")
     assert pdf.startswith(b"%PDF") and b"FontFile2" in pdf
     assert b"CreationDate" not in pdf
+    assert b"<svg" in svg and b"dc:date" not in svg
+
+
+def test_titles_are_on_pngs_and_in_the_text_file(figure, tmp_path):
+    """And where the style says so; without one the page ends below it."""
+
+    def heights(style):
+        with plots.use(style):
+            paths = plots.save(figure, tmp_path / str(style.title), "maps")
+        png, svg, text = paths
+        with Image.open(png) as image:
+            size = image.size[1] / style.dpi
+        (points,) = re.findall(r'<svg [^>]*height="([\d.]+)pt"', svg.read_text())
+        return size, float(points) / 72, text.read_text()
+
+    formats = ("png", "svg")
+    png, svg, text = heights(plots.Style(formats=formats, dpi=100))
+    with_title = heights(plots.Style(formats=formats, dpi=100, title=True))
+    assert with_title[:2] == pytest.approx((png, png), abs=0.02)
+    assert png - svg == pytest.approx(figure.heading.alone(7.0), abs=0.02) != 0
+    without = heights(plots.Style(formats=formats, dpi=100, title=False))
+    assert without[:2] == pytest.approx((svg, svg), abs=0.02)
+    assert text.startswith("Attention at the query pixel (row 1, column 2)\nrun_$1 $2")
+    assert all(text.get_visible() for text in figure.texts)  # again
 
 
 def test_a_folder_that_cannot_be_written_is_the_users_error(figure, tmp_path):
@@ -176,27 +202,47 @@ def test_names_are_text_and_no_formulas(figure):
 
 def test_settings_of_others_stay_and_do_not_matter(figure, tmp_path):
     before = dict(matplotlib.rcParams)
-    (expected, _) = plots.save(figure, tmp_path, "plain")
+    expected, *_ = plots.save(figure, tmp_path, "plain")
     assert dict(matplotlib.rcParams) == before
     with matplotlib.rc_context({"font.size": 20, "savefig.facecolor": "red"}):
-        (other, _) = plots.save(figure, tmp_path, "other")
+        other, *_ = plots.save(figure, tmp_path, "other")
     assert expected.read_bytes() == other.read_bytes()
 
 
-def test_letters_are_large_enough(figure):
+@pytest.mark.parametrize("width", [3.3, 7.0])
+@pytest.mark.parametrize("font", plots.FONTS)
+def test_letters_are_large_enough_and_on_the_page(font, width):
     curve = Curve(np.array([1.0, 2.0]), np.array([0.1, 0.5]))
-    round_head = GaussianHeads(np.zeros((1, 2)), np.eye(2)[None])
-    figures = [
-        figure,
-        plots.centers_of_layers([round_head], title=TITLE, layers=["layer 1"]),
-        plots.convolution_layers(head_table(), title=TITLE),
-        plots.learning_curves([RunCurves("a", "a", curve, curve, curve)]),
-        plots.hierarchical_attention(),
-    ]
+    round_head = GaussianHeads(np.zeros((1, 2)), np.eye(2)[None], (4, 4))
+    with plots.use(plots.Style(width=width, font=font)):
+        figures = [
+            small_figure(),
+            plots.centers_of_layers([round_head], title=TITLE, layers=["layer 1"]),
+            plots.convolution_layers(head_table(), title=TITLE),
+            plots.learning_curves([RunCurves("a", "a", curve, curve, curve)]),
+        ]
+    families = {"sans": "DejaVu Sans", "serif": "STIXGeneral"}
     for one in figures:
         one.draw_without_rendering()
-        sizes = {
-            t.get_fontsize() for t in one.findobj(matplotlib.text.Text) if t.get_text()
-        }
-        assert min(sizes) >= 7
-        assert one.get_figwidth() <= 7
+        texts = [t for t in one.findobj(matplotlib.text.Text) if t.get_text()]
+        assert min(text.get_fontsize() for text in texts) >= 7
+        assert {text.get_fontname() for text in texts} == {families[font]}
+        assert one.get_figwidth() == width
+        for text in one.texts:
+            box = text.get_window_extent()
+            assert one.bbox.x0 <= box.x0 and box.x1 <= one.bbox.x1, text
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"width": 2.0}, "3 to 20 inches wide, not 2"),
+        ({"dpi": 5000}, "50 to 600 dots to an inch, not 5000"),
+        ({"formats": ("png", "exe")}, "png, pdf, svg, not as 'exe'"),
+        ({"formats": ()}, "not as nothing"),
+        ({"font": "comic"}, "no font 'comic': take sans, serif"),
+    ],
+)
+def test_styles_that_make_no_page_are_refused(fields, message):
+    with pytest.raises(UserError, match=message):
+        plots.Style(**fields)

@@ -1,5 +1,7 @@
 """Degenerate heads, and runs without them."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,10 @@ import pytest
 from attn_cnn_jax import checkpoint, models
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.analysis.attention_maps import attention_maps
+from attn_cnn_jax.analysis.figure_request import FigureRequest
 from attn_cnn_jax.analysis.heads import as_text, head_statistics
+from attn_cnn_jax.analysis.images import choose_images
+from attn_cnn_jax.analysis.learned_positions import quadratic_heads
 from attn_cnn_jax.analysis.pruning import degenerate_heads, prune, without_heads
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import ATTENTIONS
@@ -42,7 +47,7 @@ ROTATION = np.array([[0.6, -0.8], [0.8, 0.6]])
 
 
 def test_degenerate_by_hand_not_isotropic(tiny_config, random_variables):
-    """Conditions and largest eigenvalues of A^T A at both sides of the bounds."""
+    """Conditions of A^T A at both sides of the bound; what is uniform is no strip."""
     config = tiny_config("quadratic_nonisotropic")
     variables = random_variables(config)
 
@@ -50,42 +55,68 @@ def test_degenerate_by_hand_not_isotropic(tiny_config, random_variables):
         return ROTATION @ np.diag(singular_values) @ ROTATION.T[::-1]
 
     first, second = (attention_of(variables, i) for i in range(2))
+    first["centers"][:] = second["centers"][:] = 0
     first["spreads"][:] = [
-        spread(1, 0.03),  # e: 1 and .0009, condition 1111
-        spread(1, 0.033),  # 918
-        spread(0.003, 0.003),  # both e 9e-6
-        spread(0.0032, 0.0032),  # 1.02e-5
+        spread(3, 0.09),  # condition 1111
+        spread(3, 0.1),  # 900
+        spread(0.003, 0.003),  # flat
+        spread(0.1, 0.001),  # flat, of condition 10,000
     ]
     second["spreads"][:] = [
-        spread(1, 0),
+        spread(3, 0),
         np.zeros((2, 2)),
         spread(-1, 1),
         [[1, 1e5], [0, 1]],
     ]
-    found = degenerate_heads(config, variables)
-    assert [[head for head, _ in layer] for layer in found] == [[1, 3], [1, 2, 4]]
-    reasons = [reason for layer in found for _, reason in layer]
-    assert reasons[0] == "condition 1.11e+03 > 1000"
-    assert reasons[1] == "precision 9e-06 < 1e-05"
-    assert reasons[3] == "precision 0 < 1e-05"
-    assert degenerate_heads(config, variables, max_condition=np.inf) == [
-        [(3, reasons[1])],
-        [(2, reasons[3])],
+    assert degenerate_heads(config, variables, (4, 4)) == [
+        [(1, "strip"), (3, "uniform"), (4, "uniform")],
+        [(1, "strip"), (2, "uniform"), (4, "strip")],
     ]
-    looser = degenerate_heads(config, variables, min_precision=1.03e-5)
-    assert [head for head, _ in looser[0]] == [1, 3, 4]
 
 
-def test_degenerate_by_hand_isotropic(tiny_config, random_variables):
+def test_what_is_uniform_depends_on_the_grid(tiny_config, random_variables):
     config = tiny_config("quadratic_isotropic")
     variables = random_variables(config)
     first, second = (attention_of(variables, i) for i in range(2))
-    first["spreads"][:] = [0.0031, -0.0031, 0.0032, -2]  # squares 9.6e-6, 1.02e-5
+    first["centers"][:] = second["centers"][:] = 0
+    first["spreads"][:] = [0.001, -0.001, 0.2, -2]
     second["spreads"][:] = 1
-    assert degenerate_heads(config, variables) == [
-        [(1, "precision 9.6e-06 < 1e-05"), (2, "precision 9.6e-06 < 1e-05")],
-        [],
+    few, many = (degenerate_heads(config, variables, (n, n)) for n in (4, 16))
+    assert few == [[(head, "uniform") for head in (1, 2, 3)], []]
+    assert many == [[(head, "uniform") for head in (1, 2)], []]
+
+
+@pytest.mark.parametrize(
+    "family", ["quadratic_isotropic", "shared quadratic_isotropic"]
+)
+def test_the_numbers_of_heads_call_degenerate_what_is_pruned(family, make_run):
+    """Some just below and above the bound, from the network's own maps."""
+
+    def change(_, variables):
+        for layer in variables["params"].values():
+            if "attention" in layer:
+                layer["attention"]["centers"][:] = [0.2, -0.3]
+                layer["attention"]["spreads"][:] = [0.0, 0.2, 0.6, 1.0]
+
+    run = make_run(family, change)
+    images = choose_images(run.dataset, ["0-3"])
+    table = FigureRequest(run, images, images).numbers
+    found = degenerate_heads(run.config, run.variables, (4, 4))
+    in_table = [h.head for h in table.heads if h.layer == table.layers[0].layer]
+    told = [
+        [(h.head, h.degenerate) for h in table.heads if h.layer == layer.layer]
+        for layer in table.layers
     ]
+    degenerate = [[pair for pair in layer if pair[1]] for layer in told]
+    assert in_table == [1, 2, 3, 4] and len(degenerate) == 2
+    assert degenerate == (found * 2 if family.startswith("shared") else found)
+    assert 0 < len(degenerate[0]) < 4
+    by_hand = quadratic_heads(run.model, run.variables, (4, 4))
+    entropies = next(iter(by_hand.values())).entropies()
+    measured = [h.entropy for h in table.heads[:4]]
+    np.testing.assert_allclose(measured, entropies, rtol=1e-5)
+    uniform = [h.degenerate == "uniform" for h in table.heads[:4]]
+    assert uniform == [math.exp(e) >= 0.95 * 16 for e in entropies]
 
 
 def silence(*heads):
@@ -192,7 +223,8 @@ def test_nothing_degenerate_writes_nothing(written, tmp_path):
 
     workdir = written(change=round_spreads)
     removal = prune(workdir, tmp_path / "pruned")
-    assert str(removal) == "tiny_seed3: no head is degenerate; nothing is written."
+    assert str(removal).startswith("tiny_seed3: no head is degenerate (uniform or a")
+    assert "as in --heads=2:1" in str(removal)
     assert removal.parameters[0] == removal.parameters[1]
     assert not (tmp_path / "pruned").exists()
 
@@ -245,7 +277,7 @@ def test_what_cannot_be_pruned_is_said(
         without_heads(config, random_variables(config), [[1], []])
     config.model = config_lib.resnet("resnet10")
     with pytest.raises(UserError, match="self_attention, not from resnet10"):
-        degenerate_heads(config, {})
+        degenerate_heads(config, {}, (4, 4))
     with pytest.raises(UserError, match="already holds a run"):
         prune(workdir, workdir, heads=["1:1"])
     with pytest.raises(UserError, match="is not the workdir of a run"):

@@ -56,3 +56,16 @@ def test_no_runs_at_all_is_one_line_and_status_2(tmp_path):
         done = results(f"--workdirs={pattern}", f"--output={tmp_path / 'out'}")
         assert done.returncode == 2 and not (tmp_path / "out").exists()
         assert message in done.stderr.splitlines()[-1]
+
+
+def test_one_table_of_what_ran_in_one_format(make_run, tmp_path):
+    make_run("run", "resnet18", {300: 0.9}, images=10_000)
+    flags = ["--table=1,2", "--only_measured", "--format=latex"]
+    done = results(f"--workdirs={tmp_path}/run", f"--output={tmp_path}/out", *flags)
+    assert (done.returncode, done.stderr) == (0, "")
+    [path] = (tmp_path / "out").iterdir()
+    assert path.name == "table_1.tex" and path.read_text() in done.stdout
+    assert "table 2 is left out" in done.stdout
+    assert "0.9000 (0.8940 to 0.9057)" in done.stdout
+    refused = results(f"--workdirs={tmp_path}/run", "--table=7")
+    assert refused.returncode == 2 and "no table '7'" in refused.stderr

@@ -13,10 +13,21 @@ def make_run(tmp_path):
     """`make_run(folder, config, accuracies, ...)` writes a workdir and returns it.
 
     `test` and `validation` map epochs to accuracies; an epoch has 500 steps; the loss
-    is 1 - accuracy. `fields` changes the config by dotted path.
+    is 1 - accuracy, `images` how many were scored. `fields` changes the config by
+    dotted path.
     """
 
-    def make(folder, config, test, *, seed=1, validation=None, bench=None, **fields):
+    def make(
+        folder,
+        config,
+        test,
+        *,
+        seed=1,
+        validation=None,
+        bench=None,
+        images=None,
+        **fields,
+    ):
         config = published.load_config(config)
         config.seed = seed
         for field, value in fields.items():
@@ -33,6 +44,7 @@ def make_run(tmp_path):
             for epoch, accuracy in scores.items():
                 values = {"epoch": float(epoch), "accuracy": accuracy}
                 values["loss"] = 1 - accuracy
+                values |= {} if images is None else {"images": images}
                 records.append({"step": int(500 * epoch), "split": split, **values})
         text = "".join(json.dumps(record) + "\n" for record in records)
         (workdir / "metrics.jsonl").write_text(text)

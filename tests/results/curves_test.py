@@ -36,6 +36,18 @@ def test_seeds_of_a_config_are_one_group(make_run):
     assert found[1].test_accuracy.values.tolist() == [0.5, 0.6, 0.7]
 
 
+def test_seeds_of_no_row_have_the_name_that_they_share(make_run):
+    names = ["demo_seed1", "demo_seed2", "first", "other"]
+    workdirs = [
+        make_run(name, "quickstart", {70: 0.98}, seed=seed, batch_size=30 + seed // 3)
+        for seed, name in enumerate(names, start=1)
+    ]
+    labels = [curves.label for curves in run_curves(workdirs)]
+    network = "self_attention, quadratic_isotropic on digits_8x8"
+    assert labels == [*["demo"] * 2, *[network] * 2]
+    assert [curves.label for curves in run_curves(workdirs[:1])] == ["demo_seed1"]
+
+
 def test_an_epoch_counts_once_and_what_is_no_number_not_at_all(make_run):
     workdir = make_run("run", "resnet18", {1: 0.5, 3: 0.75})
     record = {"split": "test", "accuracy": 0.7, "loss": float("nan")}

@@ -10,6 +10,8 @@ import pytest
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.results import tables
 from attn_cnn_jax.results.runs import read_run, read_runs
+from attn_cnn_jax.results.table_files import write_tables
+from attn_cnn_jax.results.table_latex import to_latex
 from attn_cnn_jax.results.table_text import (
     Cell,
     Column,
@@ -25,6 +27,9 @@ HOSTILE = (
 )
 
 
+LATEX = r"\input{/etc/passwd} $x$ a_b & c % d # e ~ ^ < > | " + "中"
+
+
 @pytest.fixture
 def all_kinds(make_run, bench_record):
     """Runs of several rows, with deviations, footnotes and bench records."""
@@ -34,7 +39,7 @@ def all_kinds(make_run, bench_record):
                 "a", "resnet18", {300: 0.9}, seed=1, bench=json.dumps(bench_record)
             ),
             make_run("b", "resnet18", {300: 0.95}, seed=2),
-            make_run("c", "resnet18", {10: 0.5}, seed=3),
+            make_run("c", "resnet18", {10: 0.5}, seed=3, images=10_000),
             make_run("d", "resnet18:cosine", {300: 0.9}, seed=3),
             make_run("e", "learned_w_content_16heads", {300: 0.8}, batch_size=64),
         ]
@@ -51,7 +56,12 @@ def test_csv_reads_back(number, all_kinds, notes_of):
         for column, cell in zip(table.columns, row, strict=True):
             pairs = [(column.name, cell.value)]
             if column.over_seeds:
-                pairs.append((f"{column.name}, standard deviation", cell.std))
+                ends = cell.interval or (None, None)
+                pairs += [
+                    (f"{column.name}, standard deviation", cell.std),
+                    (f"{column.name}, 95 % from", ends[0]),
+                    (f"{column.name}, 95 % to", ends[1]),
+                ]
             for name, value in pairs:
                 if isinstance(value, int | float):
                     assert float(read[name]) == value
@@ -76,7 +86,10 @@ def test_markdown_reads_back(number, all_kinds, parse_markdown):
             elif isinstance(cell.value, str):
                 assert shown == cell.value
             else:
-                number_shown, _, deviation = shown.partition(" ± ")
+                number_shown, _, interval = shown.partition(" (")
+                ends = [float(end) for end in interval.rstrip(")").split(" to ") if end]
+                assert ends == pytest.approx(cell.interval or [], abs=5e-5)
+                number_shown, _, deviation = number_shown.partition(" ± ")
                 scale = {"M": 1e6, "G": 1e9}.get(shown[-1], 1)
                 digits = number_shown.rstrip(" MG").replace(",", "")
                 tolerance = 5e-4 if column.kind in ("flops", "rounded count") else 1e-4
@@ -88,7 +101,7 @@ def test_markdown_reads_back(number, all_kinds, parse_markdown):
 
 def test_write_tables(make_run, tmp_path):
     workdir = make_run("run", "resnet18", {300: 0.9})
-    paths = tables.write_tables(tmp_path / "deep" / "out", [workdir])
+    paths = write_tables(tmp_path / "deep" / "out", [workdir])
     assert [path.name for path in paths] == [
         f"table_{number}.{suffix}" for number in range(1, 5) for suffix in ("md", "csv")
     ]
@@ -96,7 +109,47 @@ def test_write_tables(make_run, tmp_path):
     assert paths[0].read_text(encoding="utf-8") == to_markdown(table)
     assert paths[1].read_text(encoding="utf-8") == to_csv(table)
     with pytest.raises(UserError, match="cannot be written"):
-        tables.write_tables(paths[0] / "below_a_file", [workdir])
+        write_tables(paths[0] / "below_a_file", [workdir])
+
+
+def test_write_some_tables(make_run, tmp_path):
+    workdirs = [make_run("run", "resnet18", {300: 0.9})]
+    [path] = write_tables(tmp_path / "one", workdirs, ["3"], ["latex"])
+    assert path.name == "table_3.tex" and len(list(path.parent.iterdir())) == 1
+    measured = write_tables(tmp_path / "two", workdirs, only_measured=True)
+    assert [path.name for path in measured[::2]] == ["table_1.md", "table_4.md"]
+    for tables_, formats, message in [
+        (["2"], ["csv"], "none of these runs is in the tables 2"),
+        (["5"], ["csv"], "no table '5'; choose from 1, 2, 3, 4, other"),
+        (["1"], ["pdf"], "no format 'pdf'; choose from markdown, csv, latex"),
+        (["1"], [], "no format to write"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            write_tables(tmp_path / "x", workdirs, tables_, formats, True)
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_latex_has_every_cell_and_no_command_of_ours_to_others(number, all_kinds):
+    """Each row has its cells, and what remains without our commands is harmless."""
+    table = tables.table(number, all_kinds)
+    text = to_latex(table)
+    lines = text.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
+    assert len(lines) == len(table.rows)
+    for line, row in zip(lines, table.rows, strict=True):
+        cells = re.split(r" & ", line.removesuffix(r" \\"))
+        assert len(cells) == len(row)
+        marks = [len(re.findall("textsuperscript", cell)) for cell in cells]
+        assert marks == [len(cell.footnotes) for cell in row]
+    assert text.count("{") == text.count("}")
+    assert number == 4 or r"0.9250 $\pm$ 0.0354" in text
+
+
+def test_hostile_strings_are_no_latex():
+    escaped = to_latex(Table("t", (Column("run"),), ((Cell(LATEX),),)))
+    [line] = [line for line in escaped.splitlines() if "U+4E2D" in line]
+    bare = re.sub(r"\\(text\w+\{\}|[{}$&#_%\\])", "", line)
+    assert not set(bare) & set("\\{}$&#_%^~<>|")
+    assert r"\textbackslash{}input\{/etc/passwd\}" in line
 
 
 def test_a_footnote_stands_once():

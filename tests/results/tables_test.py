@@ -8,6 +8,7 @@ from attn_cnn_jax.goodput import ACTIVITIES
 from attn_cnn_jax.results import tables
 from attn_cnn_jax.results.entries import gather
 from attn_cnn_jax.results.runs import read_run, read_runs
+from attn_cnn_jax.results.table_files import write_tables
 from attn_cnn_jax.results.table_text import Cell, to_markdown
 
 CONFIGS = ("resnet18", "resnet18:cosine")
@@ -64,7 +65,7 @@ def test_a_missing_run_is_a_dash(make_run, parse_markdown):
         "learned_w_content",
         "0.871",
         "0.864 [8]",
-        *["-"] * 6,
+        *["-"] * 8,
         "29.5M [9]",
         "-",
         "15 G",
@@ -82,7 +83,9 @@ def test_an_unfinished_run_is_marked_and_in_no_mean(make_run, values, notes_of):
     table = tables.table(1, runs)
     assert [c.value for c in values(table, "resnet18", "runs")] == [1, 1]
     complete, unfinished = values(table, "resnet18", "ours: final accuracy")
-    assert (complete, unfinished) == (Cell(0.9), Cell(0.5))
+    assert complete == Cell(0.9)
+    assert (unfinished.value, unfinished.std) == (0.5, None)
+    assert "299 of 300 epochs" in notes_of(table, unfinished)
     _, status = values(table, "resnet18", "status")
     assert status.value == "unfinished"
     assert "299 of 300 epochs" in notes_of(table, status)
@@ -172,7 +175,8 @@ def test_a_best_that_one_seed_lacks_is_no_mean(make_run, values):
     )
     table = tables.table(1, runs)
     assert values(table, "resnet18", "ours: best accuracy") == [Cell()]
-    assert values(table, "resnet18", "ours: final accuracy") == [Cell(0.7, 0.0)]
+    [final] = values(table, "resnet18", "ours: final accuracy")
+    assert (final.value, final.std) == (0.7, 0.0)
 
 
 def test_runs_trained_in_different_ways_are_not_averaged(make_run, values, notes_of):
@@ -190,6 +194,12 @@ def test_runs_trained_in_different_ways_are_not_averaged(make_run, values, notes
     assert [cell.value for cell in status] == ["as published"] + ["other protocol"] * 2
     assert [c.value for c in values(table, "resnet18", "epochs")] == [300, 300, 6]
     assert "num_epochs 6 instead of 300" in notes_of(table, status[2])
+    changed = ["", "batch_size 128 instead of 100", "num_epochs 6 instead of 300"]
+    for column in ("ours: best accuracy", "ours: final accuracy"):
+        cells = values(table, "resnet18", column)
+        for cell, fields in zip(cells, changed, strict=True):
+            assert fields in notes_of(table, cell)
+            assert bool(cell.footnotes) == bool(fields)
 
 
 def test_bench_gives_flops_and_latency(make_run, values, bench_record):
@@ -242,19 +252,21 @@ def test_digits_are_listed_apart(make_run, tmp_path, values):
         status = [c.name for c in tables.table(number, runs).columns].index("status")
         assert all(r[status] == Cell() for r in tables.table(number, runs).rows)
     others = tables.other_runs(runs)
-    assert [cell.value for cell in others.rows[0][:9]] == [
+    assert [cell.value for cell in others.rows[0][:11]] == [
         "demo",
         "digits_8x8",
         "self_attention, quadratic_isotropic",
         0.98,
         0.98,
+        None,  # it was made by hand, and knows neither its number of images,
         1,
         70.0,
-        None,  # it was made by hand, and knows no goodput
+        None,  # nor its goodput,
         "complete",
+        None,  # nor a digest
     ]
     assert values(others, "demo", "ours: parameters") == [Cell(174_811)]
-    paths = tables.write_tables(tmp_path / "out", [workdir])
+    paths = write_tables(tmp_path / "out", [workdir])
     assert [path.name for path in paths][-2:] == ["other_runs.md", "other_runs.csv"]
 
 
@@ -288,3 +300,15 @@ def test_table_4_has_our_fields_under_the_published(make_run, notes_of):
     shown = "| 1 | 300 | 100 | 0.1 | multistep | 0.9 | 0.0001 | 79, 149, 249 |"
     assert shown in to_markdown(table)
     assert lines[7][1:] == ["ours: quadratic_nonisotropic", *[None] * 8]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_only_what_was_measured_is_shown_if_asked(number, make_run):
+    run = read_run(make_run("run", "resnet18:cosine", {300: 0.9}))
+    rows = tables.table(number, [run], only_measured=True).rows
+    names = [[cell.value for cell in row[:2]] for row in rows]
+    wanted = {
+        1: [["ResNet18", "resnet18:cosine"]],
+        4: [["ResNet18", "report, Table 4"], ["ResNet18", "ours: resnet18:cosine"]],
+    }
+    assert names == wanted.get(number, [])

@@ -65,7 +65,8 @@ def test_the_command_writes_the_pictures_and_says_what_they_are(tmp_path):
     assert result.returncode == 0, result.stderr
     *paths, convolved, attended, difference = result.stdout.splitlines()
     names = ("convolution_of_a_pixel", "attention_of_a_pixel")
-    wanted = [str(tmp_path / f"{n}.{kind}") for n in names for kind in ("png", "pdf")]
+    kinds = ("png", "pdf", "txt")
+    wanted = [str(tmp_path / f"{n}.{kind}") for n in names for kind in kinds]
     assert paths == wanted and all(Path(path).stat().st_size for path in paths)
     output = pictures.convolved_pixel(pictures.digit(11), QUERY).output
     numbers = zip(pictures.FILTERS, output, strict=True)

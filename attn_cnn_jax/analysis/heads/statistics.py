@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from attn_cnn_jax.analysis.attention_maps import AttentionMaps
+from attn_cnn_jax.analysis.learned_positions import UNIFORM, is_uniform
 from attn_cnn_jax.covered_offsets import COVERING_MASS, Coverage, Interior, shares
 from attn_cnn_jax.errors import UserError
 
@@ -27,6 +28,9 @@ class HeadStatistics:
     - `covers`: whether `best_mass` is at least the threshold of the table;
     - `content_dependence`: 1/2 sum_k |a(k | q) - mean over images of a(k | q)|, from 0
       (by position alone) to 1;
+    - `degenerate`: "uniform" where `entropy` is that of a head that looks at 95 % of
+      all keys or more, "strip" where a quadratic head looks along a line (both are
+      those of `learned_positions`, and so what `prune` removes), else "";
     - `class_mass`: what a ViT's query gives the class token, else None. All else is of
       its row renormalised over the patches.
 
@@ -44,6 +48,7 @@ class HeadStatistics:
     covers: bool
     content_dependence: float
     class_mass: float | None
+    degenerate: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,6 +261,7 @@ class _Sums:
         differences = np.broadcast_to(self._differences / samples, num_heads)
         statistics = []
         for head, (offset, mass) in enumerate(self.interior.best_offsets(mean)):
+            uniform = is_uniform(float(entropies[head]), self.interior.num_keys)
             in_class = None
             if self._class_mass is not None:
                 in_class = float(self._class_mass[head] / samples)
@@ -271,6 +277,7 @@ class _Sums:
                     covers=mass >= threshold,
                     content_dependence=float(differences[head]),
                     class_mass=in_class,
+                    degenerate=UNIFORM if uniform else "",
                 )
             )
         return statistics

@@ -12,7 +12,7 @@ from attn_cnn_jax.analysis.heads.statistics import HeadStatistics, HeadTable
 _COLUMNS = (
     "run step epoch num_images threshold weights layer grid_height grid_width radius "
     "head expected_row expected_column mean_distance entropy best_row best_column "
-    "best_mass covers content_dependence class_mass"
+    "best_mass covers content_dependence class_mass degenerate"
 ).split()
 
 
@@ -20,7 +20,7 @@ def write_csv(table: HeadTable, path: str | os.PathLike) -> None:
     """Write a line for each head, with what it was computed from.
 
     Offsets and distances in pixels of the grid, entropy in nats; `class_mass` is empty
-    where there is no class token.
+    where there is no class token, `degenerate` where nothing is.
     """
     layers = {layer.layer: layer for layer in table.layers}
     with pathlib.Path(path).open("w", encoding="utf-8", newline="") as file:
@@ -48,6 +48,7 @@ def write_csv(table: HeadTable, path: str | os.PathLike) -> None:
                     head.covers,
                     head.content_dependence,
                     "" if head.class_mass is None else head.class_mass,
+                    head.degenerate,
                 )
             )
 
@@ -62,7 +63,8 @@ def as_text(table: HeadTable) -> str:
     """Return the numbers as a table to read: a line a head, and then a line a layer."""
     has_class = any(head.class_mass is not None for head in table.heads)
     title = ["layer", "head", "expected offset", "distance", "entropy", "best offset"]
-    title += ["mass", "covers it", "content"] + ["class token"] * has_class
+    title += ["mass", "covers", "content", "degenerate"]
+    title += ["class token"] * has_class
     lines = [_cells(head)[: len(title)] for head in table.heads]
     layers = [
         (
@@ -110,6 +112,7 @@ def _cells(head: HeadStatistics) -> tuple[str, ...]:
         f"{head.best_mass:.3f}",
         "yes" if head.covers else "no",
         f"{head.content_dependence:.3f}",
+        head.degenerate or "no",
         "" if head.class_mass is None else f"{head.class_mass:.3f}",
     )
 

@@ -4,10 +4,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from attn_cnn_jax.analysis.ablation import Ablation
-from attn_cnn_jax.analysis.plots.page import LINE, Page, bare, heading_height
-from attn_cnn_jax.analysis.plots.style import DIVERGING, PAGE_WIDTH, ink, styled
+from attn_cnn_jax.analysis.plots.page import LINE, MARGIN, Heading, Page, bare
+from attn_cnn_jax.analysis.plots.style import DIVERGING, current, ink, styled
 
-_MARGIN, _LEFT = 0.1, 0.95
+_LEFT, _SMALLEST = 0.95, 0.28  # inches; a cell has room for −10.5
 
 
 @styled
@@ -20,7 +20,8 @@ def ablated_accuracy(ablation: Ablation, *, title: str) -> Figure:
     drops = [100 * (whole - np.array(one, float)) for one in ablation.accuracies]
     errors = [100 * np.array(one, float) for one in ablation.standard_errors]
     columns = max(1, *map(len, drops))
-    side = min((PAGE_WIDTH - _LEFT - _MARGIN) / columns, 0.62)
+    width = max(current().width, _LEFT + MARGIN + columns * _SMALLEST)
+    side = min((width - _LEFT - MARGIN) / columns, 0.62)
     height = 0.26
     largest = max((float(error.max()) for error in errors if len(error)), default=0.0)
     lines = [
@@ -30,15 +31,14 @@ def ablated_accuracy(ablation: Ablation, *, title: str) -> Figure:
         f"standard error of a drop at most {largest:.1f} points; bold: beyond two "
         "standard errors",
     ]
-    heading, room = "Accuracy without each head", PAGE_WIDTH - 1.75
-    top = _MARGIN + heading_height(room, heading, lines) + 2 * LINE
-    page = Page(PAGE_WIDTH, top + len(drops) * height + 0.1)
-    page.heading(_MARGIN, _MARGIN, room, heading, lines)
+    heading = Heading("Accuracy without each head", lines, right=1.55, beside=0.4)
+    page = Page(heading, 2 * LINE + len(drops) * height + 0.1, width)
+    top = page.top + 2 * LINE
     finite = [abs(drop[np.isfinite(drop)]) for drop in drops]
     reach = max((float(drop.max()) for drop in finite if len(drop)), default=0.0) or 1.0
     page.colorbar(
-        PAGE_WIDTH - 1.5,
-        _MARGIN,
+        page.width - 1.5,
+        page.beside,
         1.25,
         DIVERGING,
         (f"−{reach:.1f}", "0", f"{reach:.1f}"),

@@ -6,25 +6,28 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from attn_cnn_jax.analysis.learned_positions import GaussianHeads
+from attn_cnn_jax.analysis.learned_positions import MAX_CONDITION, GaussianHeads
 from attn_cnn_jax.analysis.plots.gaussians import draw_heads
-from attn_cnn_jax.analysis.plots.page import LINE, Page, heading_height
+from attn_cnn_jax.analysis.plots.page import LINE, MARGIN, Heading, Page
 from attn_cnn_jax.analysis.plots.style import (
     PAGE_HEIGHT,
-    PAGE_WIDTH,
     color,
+    current,
     marker,
     styled,
 )
 
-_MARGIN, _LEFT, _GAP = 0.1, 0.42, 0.1
+_LEFT, _GAP = 0.42, 0.1
+_LEGEND = 0.8  # inches, the width of an entry
 _SMALLEST, _LARGEST = 0.9, 2.4  # inches, sides of a panel
 _REACH = 4.5  # pixels, the largest offset of a panel
 _NUMBERED = 1.4  # in panels larger than this heads are numbers, else markers
 _EXPLANATION = (
-    "contours hold 50 % (solid) and 90 % (dotted) of a head's Gaussian, which pixels "
-    "sample; square: query pixel; hollow marker: centre outside the panel; axes: "
-    "offset in pixels, rows down"
+    "Contours hold 50 % (solid) and 90 % (dotted) of a head's Gaussian, of which the "
+    "pixels are samples. The square is the query pixel, a hollow marker stands for a "
+    "centre outside the panel, and the axes are offsets in pixels, rows down. A head "
+    "is called uniform where it looks at all pixels of the grid alike, and strip where "
+    f"the condition number of its precision is above {MAX_CONDITION:g}."
 )
 
 Panel = tuple[GaussianHeads, str]  # and its name
@@ -79,6 +82,7 @@ def centers_of_layers(
 
 
 def _in_lines(panels: list[Panel], most: int) -> list[list[Panel]]:
+    most = min(most, max(1, int(current().width / 1.6)))
     most = math.ceil(len(panels) / math.ceil(len(panels) / most))
     return [panels[i : i + most] for i in range(0, len(panels), most)]
 
@@ -90,25 +94,26 @@ def _draw(
     row_names: Sequence[str] | None = None,
 ) -> Figure:
     """Draw panels with their names above, or above the first line of named rows."""
-    texts = [title, _EXPLANATION]
-    room = PAGE_WIDTH - 2 * _MARGIN
+    top = Heading(heading, [title], [_EXPLANATION])
     heads = max(len(heads.centers) for line in lines for heads, _ in line)
     legend = LINE * math.ceil(heads / _per_line(heads))
     named = LINE if row_names is None else 0.0  # above the panels of every line
-    first = _MARGIN + heading_height(room, heading, texts) + 0.05 + LINE - named
-    last = 0.3 + legend
-    high = (PAGE_HEIGHT - first - last) / len(lines) - _GAP - named
-    across = (room - _LEFT) / max(map(len, lines)) - _GAP
+    above, last = 0.05 + LINE - named, 0.3 + legend
+    width = current().width
+    high = PAGE_HEIGHT - top.height(width) - above - last
+    high = high / len(lines) - _GAP - named
+    across = (width - 2 * MARGIN - _LEFT) / max(map(len, lines)) - _GAP
     side = min(across, max(high, _SMALLEST), _LARGEST)
     step = side + _GAP + named
-    page = Page(PAGE_WIDTH, first + len(lines) * step + last)
-    page.heading(_MARGIN, _MARGIN, room, heading, texts)
+    page = Page(top, above + len(lines) * step + last)
+    first = page.top + above
+    marked: set[int] = set()
     indent = _LEFT + (across - side) * max(map(len, lines)) / 2
     for i, line in enumerate(lines):
         for j, (heads_here, name) in enumerate(line):
             left, top = indent + j * (side + _GAP), first + i * step + named
             axes = page.axes(left, top, side, side)
-            draw_heads(axes, heads_here, _REACH, numbered=side > _NUMBERED)
+            marked |= draw_heads(axes, heads_here, _REACH, numbered=side > _NUMBERED)
             is_last = i == len(lines) - 1 or j >= len(lines[i + 1])
             axes.tick_params(labelleft=j == 0, labelbottom=is_last)
             if row_names is None or i == 0:
@@ -116,23 +121,27 @@ def _draw(
             if row_names is not None and j == 0:
                 axes.set_ylabel(row_names[i], labelpad=1)
             axes.set_label(name if row_names is None else f"{row_names[i]}, {name}")
-    _legend(page, heads, page.height - legend - 0.08)
+    _legend(page, heads, marked, page.height - legend - 0.08)
     return page.figure
 
 
 def _per_line(heads: int) -> int:
     """Return how many heads stand in a line of the legend."""
-    return max(1, heads) if heads <= 9 else 8
+    fitting = int(current().width / _LEGEND)
+    if heads <= min(9, fitting + 1):
+        return max(1, heads)
+    return fitting
 
 
-def _legend(page: Page, heads: int, top: float) -> None:
+def _legend(page: Page, heads: int, marked: set[int], top: float) -> None:
+    """Name the colours of the heads, with the markers of those that have one."""
     per_line = _per_line(heads)
     handles = [
         Line2D(
             [],
             [],
             color=color(head),
-            marker=marker(head),
+            marker=marker(head) if head in marked else "",
             markersize=3.2,
             linewidth=0.9,
             label=f"head {head + 1}",

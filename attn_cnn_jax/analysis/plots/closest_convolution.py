@@ -8,20 +8,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attn_cnn_jax.analysis.closest_convolution import ConvolutionTable
-from attn_cnn_jax.analysis.plots.page import LINE, Page, heading_height
-from attn_cnn_jax.analysis.plots.style import (
-    DASHES,
-    PAGE_WIDTH,
-    color,
-    marker,
-    styled,
-)
+from attn_cnn_jax.analysis.plots.page import LINE, Heading, Page
+from attn_cnn_jax.analysis.plots.style import DASHES, color, current, marker, styled
 
-_MARGIN, _LEFT, _GAP = 0.1, 0.45, 0.55  # inches
-_HEIGHT, _LEGEND = 2.1, 1.5
+_LEFT, _GAP = 0.45, 0.55  # inches
+_HEIGHT, _UNDER = 2.1, 0.45
+_LEGEND, _LONG_LEGEND = 1.5, 2.65  # of layers alone, and with what they cover
+_NARROW = 5.0  # pages narrower than this have all below each other
 _NOTE = (
-    "R² on test images that it was not fitted to; a layer is its attention alone, and "
-    "beyond the border is the nearest pixel"
+    "R² is that on test images to which the convolution was not fitted. A layer is its "
+    "attention alone, and beyond the border the convolution sees the nearest pixel."
 )
 
 
@@ -30,9 +26,7 @@ def closest_convolution(table: ConvolutionTable, *, title: str) -> Figure:
     """Draw R^2 of the closest K x K convolution against K, a line a layer."""
     sizes = table.kernel_sizes
     heading = "How much of a layer is a convolution?"
-    page, top = _page(heading, [title, _NOTE], len(table.layers))
-    wide = PAGE_WIDTH - _LEFT - _GAP - _LEGEND - 0.6
-    axes = page.axes(_LEFT, top, wide, _HEIGHT, label="R²")
+    page, [axes] = _page(heading, title, len(table.layers), ["R²"], _LONG_LEGEND)
     for index, one in enumerate(table.layers):
         there = [size for size in sizes if one.r_squared(size) is not None]
         scores = [one.r_squared(size) for size in there]
@@ -61,11 +55,8 @@ def convolution_epochs(
     """
     layers = [one.layer for one in tables[0].layers]
     heading = "Does the network become a convolution while it trains?"
-    page, top = _page(heading, [title, _NOTE], len(layers))
-    wide = (PAGE_WIDTH - _LEFT - _GAP - _LEGEND) / 2
-    score = page.axes(_LEFT, top, wide, _HEIGHT, label="R²")
-    left = _LEFT + wide + _GAP
-    covered = page.axes(left, top, wide, _HEIGHT, label="covered offsets")
+    panels = ["R²", "covered offsets"]
+    page, [score, covered] = _page(heading, title, len(layers), panels, _LEGEND)
     epochs = [table.epoch for table in tables]
     for index, layer in enumerate(layers):
         scores = [table.layers[index].r_squared(kernel_size) for table in tables]
@@ -84,13 +75,23 @@ def convolution_epochs(
     return page.figure
 
 
-def _page(heading: str, lines: Sequence[str], num_layers: int) -> tuple[Page, float]:
-    room = PAGE_WIDTH - 2 * _MARGIN
-    top = _MARGIN + heading_height(room, heading, lines) + 0.3
-    height = max(_HEIGHT + 0.5, num_layers * 1.35 * LINE + 0.2)
-    page = Page(PAGE_WIDTH, top + height)
-    page.heading(_MARGIN, _MARGIN, room, heading, lines)
-    return page, top
+def _page(
+    heading: str, title: str, num_layers: int, panels: Sequence[str], legend: float
+) -> tuple[Page, list[Axes]]:
+    """Return the page and its panels, with room for the legend at the last one."""
+    narrow, lines = current().width < _NARROW, num_layers * 1.35 * LINE + 0.2
+    step = _HEIGHT + _UNDER + 0.25
+    below = len(panels) * step + lines if narrow else max(_HEIGHT + _UNDER, lines)
+    page = Page(Heading(heading, [title], [_NOTE]), 0.3 + below)
+    count, top = len(panels), page.top + 0.3
+    wide = (page.width - _LEFT - (count - 1) * _GAP - legend) / count
+    axes = []
+    for index, label in enumerate(panels):
+        place = _LEFT + index * (wide + _GAP), top, wide
+        if narrow:
+            place = _LEFT, top + index * step, page.width - _LEFT - 0.15
+        axes.append(page.axes(*place, _HEIGHT, label=label))
+    return page, axes
 
 
 def _line(
@@ -131,9 +132,10 @@ def _up_to_one(axes: Axes) -> None:
 
 
 def _legend(axes: Axes) -> None:
+    narrow = current().width < _NARROW
     axes.legend(
         loc="upper left",
-        bbox_to_anchor=(1.03, 1.0),
+        bbox_to_anchor=(0.0, -_UNDER / _HEIGHT) if narrow else (1.03, 1.0),
         borderaxespad=0,
         frameon=False,
         handlelength=3,

@@ -6,18 +6,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
 
 from attn_cnn_jax.analysis.heads import HeadStatistics, HeadTable, LayerSummary
-from attn_cnn_jax.analysis.plots.page import LINE, Page, bare, heading_height, wrapped
-from attn_cnn_jax.analysis.plots.style import MARK, PAGE_WIDTH, SEQUENTIAL, ink, styled
+from attn_cnn_jax.analysis.plots.page import LINE, MARGIN, Heading, Page, bare
+from attn_cnn_jax.analysis.plots.style import MARK, SEQUENTIAL, current, ink, styled
 
-_MARGIN, _LEFT, _STRIP = 0.1, 0.62, 0.15
-_STRIPS = (
-    "mass on its best offset",
-    "content-dependence (darkest 1)",
-    "entropy (nats; darkest: uniform)",
-    "mean distance (pixels; darkest: uniform)",
-)
+_LEFT, _STRIP = 0.62, 0.15
+_NARROWEST = 1.9  # inches, of a panel
 
 
 @styled
@@ -32,34 +28,48 @@ def convolution_layers(table: HeadTable, *, title: str, noun: str = "head") -> F
     layers = table.layers
     by_layer = [[h for h in table.heads if h.layer == one.layer] for one in layers]
     most = max(map(len, by_layer))
-    across = min(len(layers), 3 if most <= 9 else 2)
-    panel = (PAGE_WIDTH - _MARGIN) / max(across, 2)
+    room = current().width - MARGIN
+    fitting = max(1, int(room / _NARROWEST))
+    across = min(len(layers), 3 if most <= 9 else 2, fitting)
+    panel = room / max(across, min(2, fitting))
     width = panel - _LEFT - 0.12
     side = min(width, 1.6)
-    step = 2 * LINE + side + 0.08 + len(_STRIPS) * _STRIP + 0.35
-    lines = [
-        title,
-        "cells: offsets (row down, column right); shade: the largest mass on it, "
-        f"number: its {noun}, ×n: n {noun}s, frame: covered; black: the query itself",
-        f"strips, a cell a {noun}: " + "; ".join(_STRIPS),
-    ]
-    title, room = "Which layers are a convolution?", PAGE_WIDTH - 1.75
-    header = _MARGIN + heading_height(room, title, lines) + 0.1
-    page = Page(PAGE_WIDTH, header + math.ceil(len(layers) / across) * step)
-    page.heading(_MARGIN, _MARGIN, room, title, lines)
-    page.colorbar(PAGE_WIDTH - 1.4, _MARGIN, 1.2, SEQUENTIAL, ("0", "0.5", "1"), "mass")
+    step = 2 * LINE + side + 0.08 + 4 * _STRIP + 0.35
+    heading = Heading(
+        "Which layers are a convolution?",
+        [title],
+        _explanation(noun),
+        right=1.45,
+        beside=0.4,
+    )
+    page = Page(heading, 0.1 + math.ceil(len(layers) / across) * step)
+    header = page.top + 0.1
+    scale = SEQUENTIAL, ("0", "0.5", "1"), "mass"
+    page.colorbar(page.width - 1.4, page.beside, 1.2, *scale)
     for index, (layer, heads) in enumerate(zip(layers, by_layer, strict=True)):
         line, column = divmod(index, across)
         left, top = column * panel + _LEFT, header + line * step
         for place, text in enumerate(_texts(layer, heads, noun)):
             weight = "normal" if place else "bold"
-            for piece in wrapped(text, 9.0):
-                page.text(left, top + place * LINE, piece, fontweight=weight)
+            page.text(left, top + place * LINE, text, fontweight=weight)
         axes = page.axes(left, top + 2 * LINE + 0.03, side, side)
         axes.set_label(layer.layer)
         _offsets(axes, layer, heads)
         _strips(page, layer, heads, left, top + 2 * LINE + side + 0.2, width)
     return page.figure
+
+
+def _explanation(noun: str) -> list[str]:
+    return [
+        "A cell of a panel is an offset, key minus query: rows go down, columns go "
+        f"right. Its shade is the largest mass that a {noun} puts on it, and its "
+        f"number that {noun}, or ×n for n {noun}s whose best offset it is. A frame of "
+        "black on white marks an offset that is covered, the thick black square the "
+        "query itself, and an orange one the K x K kernel that the layer covers.",
+        f"A strip has a cell for each {noun}: the mass on its best offset, its content-"
+        "dependence (darkest: 1), its entropy in nats and its mean distance in pixels "
+        f"(both darkest where a {noun} looks at all keys alike).",
+    ]
 
 
 def _texts(
@@ -97,7 +107,10 @@ def _offsets(axes: Axes, layer: LayerSummary, heads: list[HeadStatistics]) -> No
             column, row, text, ha="center", va="center", color=ink(SEQUENTIAL, shade)
         )
         if (row, column) in layer.covered:
-            axes.add_patch(_square(row, column, 1.0, edgecolor="0.1", linewidth=0.7))
+            halo = [withStroke(linewidth=2.6, foreground="white")]
+            frame = _square(row, column, 0.9, edgecolor="black", linewidth=0.8)
+            frame.set(label="covered", path_effects=halo)
+            axes.add_patch(frame)
     axes.add_patch(_square(0, 0, 0.8, edgecolor="black", linewidth=1.2))
     if layer.kernel_size:
         kernel = _square(

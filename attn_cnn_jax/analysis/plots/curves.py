@@ -9,20 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from attn_cnn_jax.analysis.plots.page import LINE, Page, wrapped
-from attn_cnn_jax.analysis.plots.style import (
-    DASHES,
-    PAGE_WIDTH,
-    color,
-    marker,
-    styled,
-)
+from attn_cnn_jax.analysis.plots.page import LINE, Heading, Page, wrapped
+from attn_cnn_jax.analysis.plots.style import DASHES, color, current, marker, styled
 
-_MARKERS_A_LINE = 8
 _LEFT, _RIGHT = 0.5, 0.2  # inches, margins of the panels
 _SAMPLE = 0.45  # of a line, before its name in the legend
 _MOST_COLUMNS = 3  # of the legend
 _MARKER_SIZE = 3.2
+_SHORTEST = 1.2  # inches, of a name in the legend
 
 
 def mean_and_spread(
@@ -59,7 +53,8 @@ def learning_curves(
 
     A line a group: the mean over its runs, the band one standard deviation to either
     side; it ends with the shortest run, longer ones go on as thin lines. Groups differ
-    in colour, dashes and marker. A run that has no value of a kind yet is not in it.
+    in colour and dashes; a marker is a group's only epoch. A run that has no value of a
+    kind yet is not in it.
     """
     if not runs:
         raise ValueError("no run to draw")
@@ -71,23 +66,21 @@ def learning_curves(
     if any(len(group) > 1 for group in groups):
         lines.append("lines: mean over seeds, bands: ± one standard deviation")
     names = _Legend([_name(group) for group in groups])
-    top, wide = 0.72, PAGE_WIDTH - _LEFT - _RIGHT
-    below = top + 2.65 + 1.45 + 0.45
-    page = Page(PAGE_WIDTH, below + names.height + 0.1)
-    page.heading(0.1, 0.1, PAGE_WIDTH - 0.2, heading, lines)
+    page = Page(Heading(heading, lines), 4.85 + names.height)
+    top, wide = page.top + 0.2, page.width - _LEFT - _RIGHT
     accuracy = page.axes(_LEFT, top, wide, 2.1)
     half = (wide - 0.5) / 2
     train = page.axes(_LEFT, top + 2.65, half, 1.45)
     test = page.axes(_LEFT + half + 0.5, top + 2.65, half, 1.45)
-    _panel(accuracy, groups, "test_accuracy", "test accuracy (%)", 100.0)
-    _panel(train, groups, "train_loss", "training loss", 1.0)
-    _panel(test, groups, "test_loss", "test loss", 1.0)
+    points = _panel(accuracy, groups, "test_accuracy", "test accuracy (%)", 100.0)
+    points |= _panel(train, groups, "train_loss", "training loss", 1.0)
+    points |= _panel(test, groups, "test_loss", "test loss", 1.0)
     last = max(float(axes.dataLim.x1) for axes in (accuracy, train, test))
     for axes in (accuracy, train, test):
         axes.set_xlim(0, last if np.isfinite(last) and last > 0 else 1)
     for axes in (train, test):
         _log_scale(axes)
-    names.draw(page, below)
+    names.draw(page, top + 2.65 + 1.45 + 0.45, points)
     return page.figure
 
 
@@ -110,7 +103,9 @@ def _panel(
     quantity: str,
     label: str,
     factor: float,
-) -> None:
+) -> set[int]:
+    """Draw a quantity; return the groups that are points, for they have one epoch."""
+    points = set()
     for index, runs in enumerate(groups):
         curves = [getattr(run, quantity) for run in runs]
         curves = [curve for curve in curves if len(curve.epochs)]
@@ -118,20 +113,19 @@ def _panel(
             continue
         epochs, mean, spread = mean_and_spread(curves)
         look = _look(index)
-        gap = max(1, round(len(epochs) / _MARKERS_A_LINE))
         values, band = factor * mean, factor * spread
+        if len(epochs) == 1:
+            points.add(index)
         axes.plot(
             epochs,
             values,
             **look,
-            marker=marker(index),
+            marker=marker(index) if len(epochs) == 1 else "",
             markersize=_MARKER_SIZE,
-            # Markers of different lines stand at different epochs.
-            markevery=(index * gap // len(groups), gap),
             label=_name(runs),
             linewidth=1.1,
             zorder=3,
-            clip_on=False,  # the marker of the last epoch is on the edge
+            clip_on=False,  # the last epoch is on the edge
         )
         if len(curves) > 1:
             # No run is above 100 % or has a loss below 0.
@@ -161,6 +155,7 @@ def _panel(
     axes.tick_params(length=2, width=0.5, pad=2)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
+    return points
 
 
 def _look(index: int) -> dict[str, Any]:
@@ -190,8 +185,9 @@ class _Legend:
     """The names of the lines below the panels, in columns where all are short."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        wide = PAGE_WIDTH - _LEFT - _RIGHT
-        for columns in range(min(_MOST_COLUMNS, len(names)), 0, -1):
+        wide = current().width - _LEFT - _RIGHT
+        most = min(_MOST_COLUMNS, len(names), int(wide / (_SAMPLE + _SHORTEST)))
+        for columns in range(max(1, most), 0, -1):
             self.width = wide / columns
             self.names = [wrapped(name, self.width - _SAMPLE - 0.1) for name in names]
             if all(len(lines) == 1 for lines in self.names):
@@ -203,22 +199,22 @@ class _Legend:
         """Return the height in inches."""
         return sum(LINE * len(lines) for lines in self.names[:: self.columns])
 
-    def draw(self, page: Page, top: float) -> None:
-        """Draw a sample of each line with its name."""
-        wide, height = PAGE_WIDTH - _LEFT - _RIGHT, self.height
+    def draw(self, page: Page, top: float, points: set[int]) -> None:
+        """Draw a sample of each line, or of each point, with its name."""
+        wide, height = page.width - _LEFT - _RIGHT, self.height
         axes = page.axes(_LEFT, top, wide, height, xlim=(0, wide), ylim=(height, 0))
         axes.axis("off")
         below = 0.0
         for index, lines in enumerate(self.names):
             left = self.width * (index % self.columns)
-            at = {"linewidth": 1.1, "marker": marker(index), "markevery": [1]}
-            ends = [left, left + _SAMPLE / 2 - 0.05, left + _SAMPLE - 0.1]
             axes.plot(
-                ends,
+                [left, left + _SAMPLE / 2 - 0.05, left + _SAMPLE - 0.1],
                 [below + LINE / 2] * 3,
                 **_look(index),
-                **at,
+                marker=marker(index) if index in points else "",
+                markevery=[1],
                 markersize=_MARKER_SIZE,
+                linewidth=1.1,
                 clip_on=False,
             )
             for number, line in enumerate(lines):

@@ -9,7 +9,6 @@ from matplotlib.patheffects import withStroke
 
 from attn_cnn_jax.analysis.learned_positions import GaussianHeads
 from attn_cnn_jax.analysis.plots.style import color, marker
-from attn_cnn_jax.analysis.pruning import MAX_CONDITION, MIN_PRECISION
 
 _MASSES = {0.5: "-", 0.9: (0, (1, 1.2))}  # what a contour encloses: its line style
 _LONGEST = 1e3  # times the reach of the panel: longer axes are drawn so long
@@ -24,8 +23,14 @@ def radius(mass: float) -> float:
     return math.sqrt(-2 * math.log1p(-mass))
 
 
-def draw_heads(axes: Axes, heads: GaussianHeads, reach: float, numbered: bool) -> None:
-    """Draw the heads of a layer, offsets up to `reach`; name the degenerate ones."""
+def draw_heads(
+    axes: Axes, heads: GaussianHeads, reach: float, numbered: bool
+) -> set[int]:
+    """Draw the heads of a layer, offsets up to `reach`; name the degenerate ones.
+
+    Returns the heads that are drawn as markers, from 0: all, or where heads are
+    `numbered` those whose centre is farther away.
+    """
     half = math.floor(reach)
     axes.set(xlim=(-reach, reach), ylim=(reach, -reach), aspect="equal")
     ticks = [tick for tick in range(-half, half + 1) if tick % 2 == 0]
@@ -36,12 +41,17 @@ def draw_heads(axes: Axes, heads: GaussianHeads, reach: float, numbered: bool) -
     axes.vlines(edges, -reach, reach, colors="0.88", linewidths=0.4, zorder=0)
     axes.add_patch(Rectangle((-0.5, -0.5), 1, 1, fill=False, linewidth=1.3, zorder=3))
     notes: dict[str, list[str]] = {}
-    for head, (center, precision) in enumerate(
-        zip(heads.centers, heads.precisions, strict=True)
+    marked = set()
+    for head, (center, precision, kind) in enumerate(
+        zip(heads.centers, heads.precisions, heads.degenerate, strict=True)
     ):
-        kind = _head(axes, head, center, precision, reach, numbered)
         if kind:
             notes.setdefault(kind, []).append(str(head + 1))
+        if not (np.isfinite(center).all() and np.isfinite(precision).all()):
+            continue
+        _contours(axes, head, center, precision, reach)
+        if _center(axes, head, center, reach, numbered):
+            marked.add(head)
     if not len(heads.centers):
         axes.text(0, -reach / 2, "no head", ha="center", va="center", color="0.45")
     text = "\n".join(f"{kind}: {' '.join(which)}" for kind, which in notes.items())
@@ -56,19 +66,12 @@ def draw_heads(axes: Axes, heads: GaussianHeads, reach: float, numbered: bool) -
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
             zorder=6,
         )
+    return marked
 
 
-def _head(
-    axes: Axes,
-    head: int,
-    center: np.ndarray,
-    precision: np.ndarray,
-    reach: float,
-    numbered: bool,
-) -> str:
-    """Draw one head and return what is degenerate about it, "" for nothing."""
-    if not (np.isfinite(center).all() and np.isfinite(precision).all()):
-        return "not finite"
+def _contours(
+    axes: Axes, head: int, center: np.ndarray, precision: np.ndarray, reach: float
+) -> None:
     values, vectors = np.linalg.eigh(np.asarray(precision, np.float64))
     row, column = float(center[0]), float(center[1])
     sigmas = np.clip(
@@ -92,15 +95,13 @@ def _head(
                 label=f"head {head + 1}, {mass:.0%}",
             )
         )
-    _center(axes, head, row, column, reach, numbered)
-    if values[1] < MIN_PRECISION:
-        return "flat"
-    return "strip" if values[1] > MAX_CONDITION * max(values[0], 0) else ""
 
 
 def _center(
-    axes: Axes, head: int, row: float, column: float, reach: float, numbered: bool
-) -> None:
+    axes: Axes, head: int, center: np.ndarray, reach: float, numbered: bool
+) -> bool:
+    """Draw the number or the marker of a head; return whether it is a marker."""
+    row, column = map(float, center)
     inside = max(abs(row), abs(column)) <= reach
     if numbered and inside:
         axes.text(
@@ -115,7 +116,7 @@ def _center(
             clip_on=True,
             path_effects=[withStroke(linewidth=1.2, foreground="white")],
         )
-        return
+        return False
     shrink = reach / max(abs(row), abs(column), reach)
     axes.plot(
         [column * shrink],
@@ -130,3 +131,4 @@ def _center(
         linestyle="none",
         label=f"head {head + 1}",
     )
+    return True

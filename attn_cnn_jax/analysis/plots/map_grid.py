@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,31 +11,25 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
 from attn_cnn_jax.analysis.pictures import on_grid
+from attn_cnn_jax.analysis.plots.color_scale import Center, ColorScale, Sharing
 from attn_cnn_jax.analysis.plots.page import (
     LINE,
+    MARGIN,
+    Heading,
     Page,
     bare,
-    heading_height,
     two_digits,
     wrapped,
 )
-from attn_cnn_jax.analysis.plots.style import DIVERGING, MARK, PAGE_WIDTH, SEQUENTIAL
+from attn_cnn_jax.analysis.plots.style import MARK, current
 
-_MARGIN, _LEFT, _GAP = 0.1, 0.32, 0.04
+_LEFT, _GAP = 0.32, 0.04
 _SMALLEST, _LARGEST = 0.36, 1.3  # inches, sides of a map
 _NARROW = 0.45  # under a map so small there is room for the head's number alone
 _BETWEEN = 0.05  # layers
-_BAR = 1.25  # the colour scale
+_BAR, _BAR_HEIGHT = 1.25, 0.4  # the colour scale
 _IMAGE = 0.95  # height of the input image
 _MOST_COLUMNS = 16
-
-Center = Literal["zero", "mean"] | None  # None for a scale that rises from 0
-Limits = tuple[float, float]  # lowest and highest value of a colour scale
-_TICKS = {
-    None: ("0", "max"),
-    "zero": ("−max", "0", "+max"),
-    "mean": ("low", "mean", "high"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +38,12 @@ class MapGrid:
 
     maps: Sequence[np.ndarray]
     heading: str
-    lines: Sequence[str]
+    lines: Sequence[str]  # under the heading
     layers: Sequence[str]
     image: np.ndarray | None = None
     query: tuple[int, int] | None = None
     order: Sequence[np.ndarray] | None = None
-    by_layer: bool = False  # the maps of a layer share a colour scale
+    scale: Sharing = "map"  # what has a colour scale of its own
     noun: str = "head"
     names: Sequence[Sequence[str]] | None = None  # of the columns, for every layer
     center: Center = None  # from which a diverging scale goes both ways
@@ -70,9 +63,9 @@ class MapGrid:
                 raise ValueError(f"order[{index}] is no permutation of {len(maps)}")
 
     @property
-    def cmap(self) -> str:
-        """The colour map of its scales."""
-        return DIVERGING if self.center else SEQUENTIAL
+    def colors(self) -> ColorScale:
+        """The colour scales of the maps."""
+        return ColorScale(self.maps, self.center, self.scale)
 
     @property
     def columns(self) -> int:
@@ -80,7 +73,9 @@ class MapGrid:
         most = max(1, *map(len, self.maps))
         if self.is_square:
             return math.isqrt(most)
-        return min(most, _MOST_COLUMNS)
+        room = current().width - _LEFT - MARGIN
+        limit = min(_MOST_COLUMNS, max(1, int(room / (_SMALLEST + _GAP))))
+        return math.ceil(most / math.ceil(most / limit))
 
     @property
     def is_square(self) -> bool:
@@ -117,30 +112,22 @@ class MapGrid:
         name = self.name(layer, head)
         return name if side >= _NARROW or self.names else name.split()[-1]
 
-    def limits(self, layer: int) -> list[Limits]:
-        """Return the ends of the colour scale of every map of a layer."""
-        own = [_limits(one, self.center) for one in self.maps[layer]]
-        if self.by_layer and own:
-            lows, highs = zip(*own, strict=True)
-            return [(min(lows), max(highs))] * len(own)
-        return own
-
 
 def draw(grid: MapGrid) -> Figure:
     """Draw the page."""
     ratio = max((m.shape[1] / m.shape[2] for m in grid.maps if len(m)), default=1.0)
-    room = (PAGE_WIDTH - _LEFT - _MARGIN) / grid.columns - _GAP
+    width = current().width
+    room = (width - _LEFT - MARGIN) / grid.columns - _GAP
     side = min(max(room, _SMALLEST), _LARGEST / max(1.0, ratio))
-    width = max(PAGE_WIDTH, _LEFT + _MARGIN + grid.columns * (side + _GAP))
+    width = max(width, _LEFT + MARGIN + grid.columns * (side + _GAP))
     height = side * ratio
     step = height + LINE + (LINE if grid.named_above else 0) + 0.03
     count = sum(grid.lines_of(layer) for layer in range(len(grid.maps)))
-    picture = _IMAGE if grid.image is not None else 0.45
-    header = _MARGIN + max(heading_height(*_text(grid, width)), picture)
-    first = header + (0.05 if grid.named_above else LINE + 0.1)
-    page = Page(width, first + count * step + _BETWEEN * (len(grid.maps) - 1) + 0.05)
-    _heading(page, grid)
-    top = first
+    above = 0.05 if grid.named_above else LINE + 0.1
+    below = above + count * step + _BETWEEN * (len(grid.maps) - 1) + 0.05
+    page = Page(_heading(grid), below, width)
+    _beside_heading(page, grid)
+    top = page.top + above
     for layer, name in enumerate(grid.layers):
         block = grid.lines_of(layer) * step
         label = "\n".join(wrapped(name, max(block - LINE, 0.45)))
@@ -153,25 +140,29 @@ def draw(grid: MapGrid) -> Figure:
     return page.figure
 
 
-def _text(grid: MapGrid, width: float) -> tuple[float, str, Sequence[str]]:
-    """Return the room for the heading's text, its title and its lines."""
-    picture = 0.0
-    if grid.image is not None:
-        picture = _IMAGE * grid.image.shape[1] / grid.image.shape[0] + 0.15
-    return width - picture - _BAR - 0.45, grid.heading, grid.lines
+def _heading(grid: MapGrid) -> Heading:
+    image = grid.image
+    return Heading(
+        grid.heading,
+        grid.lines,
+        left=0.0 if image is None else _image_width(image) + 0.15,
+        right=_BAR + 0.35,
+        beside=_BAR_HEIGHT if image is None else _IMAGE,
+    )
 
 
-def _heading(page: Page, grid: MapGrid) -> None:
-    left = _MARGIN
+def _image_width(image: np.ndarray) -> float:
+    return _IMAGE * image.shape[1] / image.shape[0]
+
+
+def _beside_heading(page: Page, grid: MapGrid) -> None:
+    """Draw the image and the colour scale."""
     if grid.image is not None:
-        aspect = grid.image.shape[1] / grid.image.shape[0]
-        _input_image(page.axes(left, _MARGIN, _IMAGE * aspect, _IMAGE), grid)
-        left += _IMAGE * aspect + 0.15
-    room, title, lines = _text(grid, page.width)
-    page.heading(left, _MARGIN, room, title, lines)
-    title = f"scale of each {'layer' if grid.by_layer else 'map'}"
-    left = page.width - _BAR - 0.2
-    page.colorbar(left, _MARGIN, _BAR, grid.cmap, _TICKS[grid.center], title)
+        place = MARGIN, page.beside, _image_width(grid.image), _IMAGE
+        _input_image(page.axes(*place), grid)
+    left, colors = page.width - _BAR - 0.2, grid.colors
+    look = colors.cmap, colors.ticks, colors.title
+    page.colorbar(left, page.beside, _BAR, *look)
 
 
 def _input_image(axes: Axes, grid: MapGrid) -> None:
@@ -215,7 +206,7 @@ def _layer(
     place: tuple[float, float, float, float],
 ) -> None:
     top, side, height, step = place
-    maps, limits = grid.maps[layer], grid.limits(layer)
+    maps, limits = grid.maps[layer], grid.colors.limits(layer)
     order = np.arange(len(maps)) if grid.order is None else grid.order[layer]
     above = LINE if grid.named_above else 0.0
     cells = len(maps) if grid.is_square else max(1, *map(len, grid.maps))
@@ -251,7 +242,7 @@ def _empty(axes: Axes, noun: str) -> None:
 
 def _map(axes: Axes, grid: MapGrid, one: np.ndarray, low: float, high: float) -> None:
     rows, columns = one.shape
-    axes.imshow(one, cmap=grid.cmap, vmin=low, vmax=high, aspect="auto")
+    axes.imshow(one, cmap=grid.colors.cmap, vmin=low, vmax=high, aspect="auto")
     query = (rows // 2, columns // 2) if grid.offsets else grid.query
     if query is not None and not grid.offsets:
         query = on_grid(query, grid.maps[0].shape[1:], one.shape)
@@ -272,14 +263,3 @@ def _under(one: np.ndarray, grid: MapGrid) -> str:
         extreme = float(one.flat[np.abs(one).argmax()])
         return two_digits(extreme)
     return two_digits(100 * float(one.max()))
-
-
-def _limits(one: np.ndarray, center: Center) -> Limits:
-    finite = one[np.isfinite(one)]
-    if not finite.size:
-        return (0.0, 1.0)
-    if center is None:
-        return (0.0, float(finite.max()) or 1.0)
-    middle = float(finite.mean()) if center == "mean" else 0.0
-    reach = float(np.abs(finite - middle).max()) or 1.0
-    return (middle - reach, middle + reach)

@@ -29,6 +29,7 @@ def attention_at_query(
     image_name: str = "",
     note: str = "",
     order: Order | None = None,
+    common_scale: bool = False,
 ) -> Figure:
     """Draw where each head looks from one query pixel (report, Figs 3, 4, 8a, 20a ...).
 
@@ -36,7 +37,8 @@ def attention_at_query(
     or the mean of several; layers may differ in their number of heads, and in their
     grid. `query`: (row, column) of the first layer's grid, marked in every map and in
     `image` [H, W, C]. `title` names run and checkpoint. `order`: for every layer the
-    heads in the order to show them. Every map has its own colour scale.
+    heads in the order to show them. Every map has its own colour scale; with
+    `common_scale` all have the same, so that a head that looks everywhere is pale.
     """
     row, column = query
     return draw(
@@ -48,6 +50,7 @@ def attention_at_query(
             image=image,
             query=query,
             order=order,
+            scale="page" if common_scale else "map",
         )
     )
 
@@ -63,6 +66,7 @@ def average_attention(
     image_name: str = "",
     note: str = "",
     order: Order | None = None,
+    common_scale: bool = False,
 ) -> Figure:
     """Draw the Average Attention of every head (report, Eqn 4, Figs 5, 8b, ..., 23b).
 
@@ -77,6 +81,7 @@ def average_attention(
             layers=layers,
             image=image,
             order=order,
+            scale="page" if common_scale else "map",
         )
     )
 
@@ -90,6 +95,7 @@ def tap_weights(
     image: Image | None = None,
     image_name: str = "",
     note: str = "",
+    common_scale: bool = False,
 ) -> Figure:
     """Draw SAN's weight of every tap at every pixel (report, Figs 18 and 19).
 
@@ -111,7 +117,7 @@ def tap_weights(
             ),
             layers=layers,
             image=image,
-            by_layer=True,
+            scale="page" if common_scale else "layer",
             noun="tap",
             names=[_tap_names(len(layer)) for layer in maps],
             center="zero" if _signed(maps) else None,
@@ -127,6 +133,7 @@ def position_scores(
     title: str,
     layers: Sequence[str],
     order: Order | None = None,
+    common_scale: bool = False,
 ) -> Figure:
     """Draw what each head has learned about positions: scores by offset.
 
@@ -148,6 +155,7 @@ def position_scores(
             ),
             layers=layers,
             order=order,
+            scale="page" if common_scale else "map",
             center="mean",
             offsets=True,
         )

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 
-from attn_cnn_jax.analysis.plots.page import LINE, Page, bare, heading_height
+from attn_cnn_jax.analysis.plots.page import LINE, MARGIN, Heading, Page, bare
 from attn_cnn_jax.analysis.plots.style import (
     MARK,
     PAGE_WIDTH,
@@ -21,15 +21,16 @@ from attn_cnn_jax.analysis.plots.style import (
     styled,
 )
 
-_MARGIN, _GAP = 0.1, 0.1
+_GAP = 0.1
 _LARGE = 3.15  # inches, the side of the panel of the first seed
 _A_LINE = 7  # small panels
 _AROUND = 1.3  # pixels around the kernel that a panel shows
 _DARKEST = 0.45  # of the colour map, so that lines are seen on every cell
 _EXPLANATION = (
-    "hollow marker: where a head's centre starts; filled: where it ends. Cells are "
-    "offsets (row down, column right), black the query pixel; shade: the size of the "
-    "kernel's weights at that tap, white where all are 0"
+    "A hollow marker is where a head's centre starts, a filled one where it ends. Cells "
+    "are offsets (row down, column right), the black one is the query pixel, and the "
+    "shade is the size of the kernel's weights at that tap, white where all are 0. The "
+    "first start is large, and orange in the curves; the others are grey there."
 )
 
 
@@ -52,13 +53,12 @@ def paths_of_centers(
     """
     others = len(centers) - 1
     lines = math.ceil(others / _A_LINE)
-    side = (PAGE_WIDTH - 2 * _MARGIN - (_A_LINE - 1) * _GAP) / _A_LINE
-    heading, room = "A head for every tap?", PAGE_WIDTH - 2 * _MARGIN
-    texts = [title, _EXPLANATION]
-    top = _MARGIN + heading_height(room, heading, texts) + LINE + 0.08
+    side = (PAGE_WIDTH - 2 * MARGIN - (_A_LINE - 1) * _GAP) / _A_LINE
+    heading = Heading("A head for every tap?", [title], [_EXPLANATION])
+    above, height = LINE + 0.08, _LARGE + 0.42 + lines * (side + LINE + 0.06)
+    page = Page(heading, above + height, PAGE_WIDTH)
+    top = page.top + above
     below = top + _LARGE + 0.42
-    page = Page(PAGE_WIDTH, below + lines * (side + LINE + 0.06))
-    page.heading(_MARGIN, _MARGIN, room, heading, texts)
     reach = len(weights) / 2 + _AROUND
     large = page.axes(0.28, top, _LARGE, _LARGE)
     _panel(large, centers[0], weights, reach, 3.6)
@@ -85,7 +85,7 @@ def paths_of_centers(
     counts.set_xlabel("step", labelpad=1)
     for index in range(others):
         line, column = divmod(index, _A_LINE)
-        place = _MARGIN + column * (side + _GAP), below + line * (side + LINE + 0.06)
+        place = MARGIN + column * (side + _GAP), below + line * (side + LINE + 0.06)
         axes = page.axes(place[0], place[1], side, side)
         _panel(axes, centers[index + 1], weights, reach, 1.8)
         bare(axes)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from attn_cnn_jax.analysis.plots.page import LINE, Page, bare, heading_height
+from attn_cnn_jax.analysis.plots.page import LINE, MARGIN, Heading, Page, bare
 from attn_cnn_jax.analysis.plots.style import (
     DIVERGING,
     FONT_SIZE,
@@ -19,7 +19,7 @@ from attn_cnn_jax.analysis.plots.style import (
     styled,
 )
 
-_MARGIN, _PANEL, _LEFT, _IMAGE = 0.1, 0.7, 1.26, 0.95
+_PANEL, _LEFT, _IMAGE = 0.7, 1.26, 0.95
 _CELL_WIDTH, _CELL_HEIGHT, _SIGN = 0.27, 0.19, 0.11
 _ACROSS = 3
 
@@ -60,13 +60,12 @@ def pixel_sum(
     row = LINE + max(_PANEL, LINE + numbers) + 0.1
     across = min(count, _ACROSS)
     lines_of_heads = -(-count // across)
-    header = _MARGIN + heading_height(PAGE_WIDTH - 2 * _MARGIN, title, lines) + 0.12
     height = max(lines_of_heads * row, LINE + _IMAGE + 0.3 + LINE + numbers)
-    page = Page(PAGE_WIDTH, header + height + 0.05)
-    page.heading(_MARGIN, _MARGIN, PAGE_WIDTH - 2 * _MARGIN, title, lines)
+    page = Page(Heading(title, lines), 0.12 + height + 0.05, PAGE_WIDTH)
+    header = page.top + 0.12
     scale = float(max(np.abs(computed.kernel).max(), np.abs(computed.output).max()))
     _draw_sum(page, computed, header, scale)
-    step = (PAGE_WIDTH - _LEFT - _MARGIN) / across
+    step = (PAGE_WIDTH - _LEFT - MARGIN) / across
     for head in range(count):
         line, column = divmod(head, across)
         left, top = _LEFT + column * step, header + line * row
@@ -168,13 +167,13 @@ def _draw_column(
 def _draw_sum(page: Page, computed: PixelSum, top: float, scale: float) -> None:
     """Draw the image with the query, and the output under it."""
     row, column = computed.query
-    page.text(_MARGIN, top, f"image, query ({row}, {column})")
-    axes = page.axes(_MARGIN, top + LINE + 0.02, _IMAGE, _IMAGE)
+    page.text(MARGIN, top, f"image, query ({row}, {column})")
+    axes = page.axes(MARGIN, top + LINE + 0.02, _IMAGE, _IMAGE)
     axes.set_label("image")
     _draw_image(axes, computed)
     top += LINE + _IMAGE + 0.3
-    page.text(_MARGIN, top, "output, their sum")
-    left, top = _MARGIN + _IMAGE - _CELL_WIDTH, top + LINE + 0.04
+    page.text(MARGIN, top, "output, their sum")
+    left, top = MARGIN + _IMAGE - _CELL_WIDTH, top + LINE + 0.04
     _draw_column(page, computed.output, left, top, scale, "output")
     for index, name in enumerate(computed.channels):
         middle = top + (index + 0.5) * _CELL_HEIGHT

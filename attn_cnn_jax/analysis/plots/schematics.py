@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from attn_cnn_jax.analysis.plots.page import Page
-from attn_cnn_jax.analysis.plots.style import MARK, styled
+from attn_cnn_jax.analysis.plots.page import Heading, Page
+from attn_cnn_jax.analysis.plots.style import MARK, PAGE_WIDTH, styled
 
 _WEIGHTS = ("#88ccee", "#ddcc77", "#cc99bb")  # of the layers, light under black letters
 _LAYERS, _PITCH = 3, 2.3
@@ -104,9 +104,8 @@ def _arrow(
 
 
 def _draw(title: str, caption: str, *, shared: bool) -> Figure:
-    page = Page(7.0, 2.4)
-    page.heading(0.1, 0.08, 6.8, title, [caption])
-    axes = page.axes(0.05, 0.5, 6.9, 1.85)
+    page = Page(Heading(title, [caption]), 1.97, PAGE_WIDTH)
+    axes = page.axes(0.05, page.top + 0.07, 6.9, 1.85)
     axes.set(xlim=(-0.66, _PITCH * (_LAYERS - 1) + 2.06), ylim=(-1.12, 1.05))
     axes.set_axis_off()
     source = _Box(1.86 - _PITCH, 0.0, "$x$", width=0.26)

@@ -1,14 +1,90 @@
 """The look of the figures: print sizes, and colours for the colour-blind too."""
 
+import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 import matplotlib
 import numpy as np
 
+from attn_cnn_jax.errors import UserError
+
 PAGE_WIDTH, PAGE_HEIGHT = 7.0, 9.6  # inches: A4 or letter with margins
 FONT_SIZE = 7.0  # points, nothing is smaller
+FORMATS = ("png", "pdf", "svg")
+
+# Both come with matplotlib. STIX looks like Times and has bold letters and signs,
+# which its Computer Modern lacks: that is for formulas alone.
+FONTS: dict[str, dict[str, Any]] = {
+    "sans": {"font.family": ["DejaVu Sans"], "mathtext.fontset": "dejavusans"},
+    "serif": {
+        "font.family": ["STIXGeneral", "DejaVu Serif"],
+        "mathtext.fontset": "cm",
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Style:
+    """How figures are drawn and written, by all functions within `with use(style)`.
+
+    `width` is that of the page in inches, 3 to 20; letters keep their size. `font` is
+    "sans" or "serif", which goes with LaTeX. `formats` are those of the files, `dpi`
+    the dots to an inch of PNGs and heat maps, 50 to 600. `title` says whether the files
+    have the heading; without it, PNGs have it and the others, which are for papers, do
+    not. Raises a `UserError` for anything else.
+    """
+
+    width: float = PAGE_WIDTH
+    font: str = "sans"
+    formats: tuple[str, ...] = ("png", "pdf")
+    dpi: int = 250
+    title: bool | None = None
+
+    def __post_init__(self):
+        if not 3 <= self.width <= 20:
+            raise UserError(f"a figure is 3 to 20 inches wide, not {self.width:g}.")
+        if not 50 <= self.dpi <= 600:
+            raise UserError(f"a figure has 50 to 600 dots to an inch, not {self.dpi}.")
+        if self.font not in FONTS:
+            raise UserError(f"there is no font {self.font!r}: take {', '.join(FONTS)}.")
+        unknown = [name for name in self.formats if name not in FORMATS]
+        if unknown or not self.formats:
+            raise UserError(
+                f"figures are written as {', '.join(FORMATS)}, not as "
+                f"{', '.join(map(repr, unknown)) or 'nothing'}."
+            )
+
+    def has_title(self, format: str) -> bool:
+        """Return whether files of that format have the heading."""
+        return format == "png" if self.title is None else self.title
+
+    @property
+    def rc(self) -> dict[Any, Any]:
+        """The settings of matplotlib."""
+        return RC | FONTS[self.font]
+
+
+_STYLE: ContextVar[Style | None] = ContextVar("style", default=None)
+
+
+def current() -> Style:
+    """Return the style in use."""
+    return _STYLE.get() or Style()
+
+
+@contextlib.contextmanager
+def use(style: Style) -> Iterator[None]:
+    """Draw and save in this style."""
+    token = _STYLE.set(style)
+    try:
+        yield
+    finally:
+        _STYLE.reset(token)
+
 
 SEQUENTIAL = "Blues"  # light to dark: readable in grey too
 DIVERGING = "RdBu_r"  # blue below, white at, red above the centre
@@ -38,7 +114,6 @@ RC: dict[Any, Any] = {
     "axes.titlesize": FONT_SIZE,
     "axes.unicode_minus": True,
     "figure.facecolor": "white",
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib
     "font.size": FONT_SIZE,
     "image.interpolation": "nearest",
     "image.origin": "upper",
@@ -47,6 +122,8 @@ RC: dict[Any, Any] = {
     "pdf.use14corefonts": False,
     "savefig.bbox": None,
     "savefig.facecolor": "white",
+    "svg.fonttype": "path",  # looks the same everywhere
+    "svg.hashsalt": "attn_cnn_jax",  # the same file for the same figure
     "text.parse_math": False,  # names of runs and images are text
     "text.usetex": False,
     "xtick.labelsize": FONT_SIZE,
@@ -62,7 +139,7 @@ def styled(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        with matplotlib.rc_context(RC):
+        with matplotlib.rc_context(current().rc):
             return function(*args, **kwargs)
 
     return run

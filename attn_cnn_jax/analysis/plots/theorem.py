@@ -5,10 +5,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from attn_cnn_jax.analysis.plots.page import Page, heading_height
+from attn_cnn_jax.analysis.plots.page import Heading, Page
 from attn_cnn_jax.analysis.plots.style import PAGE_WIDTH, color, marker, styled
 
-_MARGIN, _LEFT, _HEIGHT = 0.1, 0.6, 2.9
+_LEFT, _HEIGHT = 0.6, 2.9
 
 
 @styled
@@ -22,11 +22,8 @@ def error_against_sharpness(curves: Sequence[Any], subject: str) -> Figure:
         f"largest difference of any output: {subject}",
         "lines: measured; dashed: the bound that follows from the softmax and rounding",
     ]
-    room = PAGE_WIDTH - 2 * _MARGIN
-    top = _MARGIN + heading_height(room, heading, lines) + 0.1
-    page = Page(PAGE_WIDTH, top + _HEIGHT + 0.45)
-    page.heading(_MARGIN, _MARGIN, room, heading, lines)
-    axes = page.axes(_LEFT, top, PAGE_WIDTH - _LEFT - 0.15, _HEIGHT)
+    page = Page(Heading(heading, lines), 0.1 + _HEIGHT + 0.45, PAGE_WIDTH)
+    axes = page.axes(_LEFT, page.top + 0.1, page.width - _LEFT - 0.15, _HEIGHT)
     for index, curve in enumerate(curves):
         style: dict[str, Any] = {"color": color(index), "linewidth": 1.0}
         axes.plot(

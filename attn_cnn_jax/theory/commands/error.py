@@ -45,8 +45,7 @@ def main() -> None:
         f"{len(x)} images of {_DATASET.value}, {x.shape[1]} x {x.shape[2]} pixels"
     )
     figure = plots.error_against_sharpness(curves, subject)
-    png, pdf = plots.save(figure, remote.local(_OUTPUT.value), "error")
-    print(f"{png}, {pdf.name}")
+    print(plots.listed(plots.save(figure, remote.local(_OUTPUT.value), "error")))
 
 
 if __name__ == "__main__":

@@ -128,8 +128,7 @@ def _draw(result: Fit) -> None:
         f"{_DATASET.value}{' (whitened)' * _WHITEN.value}. {result.sentence()}",
         seeds=[f"start {seed}" for seed in result.seeds],
     )
-    png, pdf = plots.save(figure, remote.local(_OUTPUT.value), "paths")
-    print(f"{png}, {pdf.name}")
+    print(plots.listed(plots.save(figure, remote.local(_OUTPUT.value), "paths")))
 
 
 if __name__ == "__main__":
