@@ -13,24 +13,19 @@ PEERS := $(call stamp,benchmarks/requirements.txt)-peers
 
 .PHONY: demo test lint types unit browser soak peers clean
 
-# Trains a small attention network on scikit-learn's digits, scores it, draws its heads;
-# then trains one layer to imitate a convolution and draws the way of its heads.
+# Trains a small attention network on scikit-learn's digits and says what its heads do;
+# then one layer learns to imitate a convolution.
 demo: $(RUNTIME)
-	$(MAIN) --config=configs/quickstart.py --workdir=runs/demo
-	$(MAIN) --mode=evaluate --workdir=runs/demo --checkpoint=last
-	$(BIN)/python -m attn_cnn_jax.analyze --workdir=runs/demo --images=0-7
+	@$(MAIN) --config=configs/quickstart.py --workdir=runs/demo
 	@echo
-	@echo "When does attention compute a convolution? A layer learns one, from 8 random starts:"
-	$(BIN)/python -m attn_cnn_jax.theory fit --output=runs/demo/theorem
+	@$(BIN)/python -m attn_cnn_jax.analyze --workdir=runs/demo --images=0-7 --figure=all
 	@echo
-	@echo "Results lie in runs/demo: metrics.jsonl, tensorboard/, checkpoints/, config.json;"
-	@echo "in runs/demo/analysis the figures (PNG and PDF), heads.csv with the numbers of"
-	@echo "every head, and viewer.html: open it in a browser and move over the image."
-	@echo "Continue from there with a row of the paper's table on the same digits, enlarged:"
-	@echo "  $(MAIN) --config=configs/quadratic_isotropic.py:digits"
-	@echo "or on CIFAR-10, of which you have a copy in PATH:"
-	@echo "  $(BIN)/python -m attn_cnn_jax.prepare_data --source=PATH"
-	@echo "  $(MAIN) --config=configs/laptop.py"
+	@echo "And can a layer learn a given convolution? Its heads, from 8 random starts:"
+	@$(BIN)/python -m attn_cnn_jax.theory fit --output=runs/demo/theorem
+	@echo
+	@echo "Open runs/demo/analysis/viewer.html in a browser and move over the image. Next:"
+	@echo "  $(BIN)/attn-cnn list"
+	@echo "  $(BIN)/attn-cnn train --config=quadratic_isotropic:digits,short"
 
 # Environment, lint, static types and all tests.
 test: lint types unit

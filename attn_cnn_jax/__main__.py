@@ -32,8 +32,9 @@ def main() -> None:
         hint = f"did you mean {near[0]}?" if near else "attn-cnn --help lists them."
         sys.exit(_refuse(f"{name!a} is no command; {hint}"))
     mode = ["--mode=evaluate"] if name == "evaluate" else []
-    sys.argv = [f"attn-cnn {name}", *mode, *flags]
-    runpy.run_module(f"attn_cnn_jax.{COMMANDS[name][0]}", run_name="__main__")
+    sys.argv[1:] = [*mode, *flags]
+    module = f"attn_cnn_jax.{COMMANDS[name][0]}"
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _help() -> str:

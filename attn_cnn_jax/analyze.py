@@ -8,6 +8,7 @@ python -m attn_cnn_jax.analyze --workdir=runs/demo --watch
 """
 
 import dataclasses
+import functools
 import math
 import os
 import pathlib
@@ -18,21 +19,18 @@ from absl import flags
 
 from attn_cnn_jax import checkpoint, command_line, parallel, remote
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax.analysis import (
-    ablation,
-    closest_convolution,
-    figures,
-    heads,
-    plots,
-)
+from attn_cnn_jax.analysis import ablation, figures, plots
 from attn_cnn_jax.analysis.figure_request import FigureRequest
 from attn_cnn_jax.analysis.images import choose_images
+from attn_cnn_jax.analysis.output import Output
 from attn_cnn_jax.analysis.pictures import VARIANTS
 from attn_cnn_jax.analysis.viewer.of_run import newest, write_viewer_of_run
 from attn_cnn_jax.covered_offsets import COVERING_MASS
 from attn_cnn_jax.errors import UserError, one_line
 from attn_cnn_jax.results.curves import accuracies_by_step, run_curves
 from attn_cnn_jax.run import Run
+
+_ALL = "all"
 
 _WORKDIR = command_line.define_folder("workdir", None, "Folder of the run.")
 _WORKDIRS = flags.DEFINE_multi_string(
@@ -41,8 +39,8 @@ _WORKDIRS = flags.DEFINE_multi_string(
 _FIGURE = flags.DEFINE_list(
     "figure",
     [],
-    f"{', '.join(figures.ALL)}; several with commas. Without it all that the run can "
-    "show but ablation.",
+    f"{', '.join(figures.ALL)}; several with commas. {_ALL}: whatever the run can "
+    "show; without the flag that but ablation.",
 )
 _OUTPUT = command_line.define_folder(
     "output", None, "Folder to write to; default WORKDIR/analysis, or curves/."
@@ -131,7 +129,7 @@ def main() -> None:
 
 
 def _analyze() -> None:
-    names, workdir = _FIGURE.value, remote.local(_WORKDIR.value or "")
+    names, workdir = _names(), remote.local(_WORKDIR.value or "")
     several = [workdir] if workdir else []
     several += command_line.folders(_WORKDIRS.value)
     if not workdir:
@@ -139,17 +137,17 @@ def _analyze() -> None:
             raise UserError(
                 "--workdir=RUN is missing (or --figure=curves --workdirs=RUNS)."
             )
-        _save_curves(several, _folder("curves"))
+        _draw_curves(several, Output(_folder("curves"), _say))
         return
     which = command_line.checkpoint_named(_CHECKPOINT.value)
     run = Run(workdir, which, _DATA_DIR.value)
     if not _OUTPUT.value:
         checkpoint.refuse_links(run.workdir)
-    folder, drawn = _folder(os.path.join(workdir, "analysis")), False
-    if (
-        not (names or _WATCH.value) or "curves" in names
-    ):  # which alone needs no checkpoint
-        drawn = _drawn("curves", _save_curves, several, folder)
+    folder = _folder(os.path.join(workdir, "analysis"))
+    output = Output(folder, _say, brief=not names)
+    # Which alone needs no checkpoint.
+    if "curves" in names or not (names or _WATCH.value):
+        _draw_unless_refused("curves", output, _draw_curves, several, output)
     if names and set(names) == {"curves"}:
         return
     config_lib.check(run.config)
@@ -157,16 +155,25 @@ def _analyze() -> None:
     if _WATCH.value:
         _watch(run, folder)
         return
-    request: FigureRequest | None = None
-    for name in names or figures.available(run):
+    request = functools.cache(lambda: _request(run))
+    chosen = names or figures.available(run)
+    for name in chosen:
         if name == "ablation":
-            if names:  # it takes long
-                _save_ablation(run, folder)
-        elif name != "curves":
-            request = request or _request(run)
-            drawn |= _drawn(name, _draw, name, request, folder)
-    if not (drawn or names):
+            if names or _FIGURE.value:  # it takes long
+                _draw_unless_refused(name, output, _draw_ablation, run, output)
+        elif name not in ("curves", "viewer"):
+            draw = functools.partial(_draw, request, output)
+            _draw_unless_refused(name, output, draw, name)
+    output.end()
+    if "viewer" in chosen:  # last, as it is the file to open
+        _draw_unless_refused("viewer", output, lambda: _write_viewer(request(), folder))
+    if not (output.written or names):
         raise UserError(f"nothing of {workdir} could be drawn; see why above.")
+
+
+def _names() -> list[str]:
+    """Return the figures that the flag names, none where the run is to choose them."""
+    return [] if _FIGURE.value == [_ALL] else _FIGURE.value
 
 
 def _check_flags() -> None:
@@ -174,7 +181,7 @@ def _check_flags() -> None:
     for name, command in _MOVED.items():
         if flags.FLAGS[name].value:
             raise UserError(f"--{name} is a command of its own now: {command}")
-    names = _FIGURE.value
+    names = _names()
     for name in names:
         if name not in figures.ALL:
             raise UserError(
@@ -201,44 +208,31 @@ def _check_watch() -> None:
         raise UserError("--watch needs a --workdir on this machine, not a URL.")
 
 
-def _drawn(name: str, draw: Callable[..., None], *arguments: Any) -> bool:
-    """Call `draw`; without --figure, note what a run cannot show and return False."""
+def _draw_unless_refused(
+    name: str, output: Output, draw: Callable[..., None], *arguments: Any
+) -> None:
+    """Call `draw`; where the run is to show what it can, say what it cannot."""
     try:
         draw(*arguments)
     except UserError as error:
-        if _FIGURE.value:
+        if _names():
             raise
-        print(f"{name}: not drawn: {one_line(error)}")
-        return False
-    return True
+        _say(f"{name}: not drawn: {one_line(error)}")
+    else:
+        output.done(name)
 
 
-def _draw(name: str, request: FigureRequest, folder: pathlib.Path) -> None:
-    if name == "viewer":
-        _write_viewer(request, folder)
-        return
-    for file, figure in figures.draw(name, request):
-        _save(figure, folder, file)
-    if name == "heads":
-        heads.write_csv(request.numbers, folder / "heads.csv")
-        heads.write_json(request.numbers, folder / "heads.json")
-        print(heads.as_text(request.numbers))
-        print(f"{folder / 'heads.csv'}, heads.json")
-    elif name == "closest_convolution":
-        print(closest_convolution.as_text(request.convolutions))
-        _write_convolutions([request.convolutions], folder, "layers")
-    elif name == "convolution_epochs":
-        _write_convolutions(request.convolution_epochs, folder, name)
+def _draw(request: Callable[[], FigureRequest], output: Output, name: str) -> None:
+    output.draw(name, request())
 
 
-def _write_convolutions(
-    tables: Sequence[closest_convolution.ConvolutionTable],
-    folder: pathlib.Path,
-    name: str,
-) -> None:
-    closest_convolution.write_csv(tables, folder / f"{name}.csv")
-    closest_convolution.write_json(tables, folder / f"{name}.json")
-    print(f"{folder / f'{name}.csv'}, {name}.json")
+def _draw_curves(workdirs: Sequence[str], output: Output) -> None:
+    curves = run_curves(dict.fromkeys(workdirs))
+    output.save(plots.learning_curves(curves), "curves")
+
+
+def _draw_ablation(run: Run, output: Output) -> None:
+    output.ablation(ablation.ablate(run, _num_images(run, 1000)), run.title)
 
 
 def _request(run: Run) -> FigureRequest:
@@ -276,25 +270,6 @@ def _num_images(run: Run, default: int) -> int:
     return min(count, len(run.dataset.test))
 
 
-def _save_curves(workdirs: Sequence[str], folder: pathlib.Path) -> None:
-    curves = run_curves(dict.fromkeys(workdirs))
-    _save(plots.learning_curves(curves), folder, "curves")
-
-
-def _save_ablation(run: Run, folder: pathlib.Path) -> None:
-    result = ablation.ablate(run, _num_images(run, 1000))
-    _save(plots.ablated_accuracy(result, title=run.title), folder, "ablation")
-    ablation.write_csv(result, folder / "ablation.csv")
-    ablation.write_json(result, folder / "ablation.json")
-    largest = max((e for layer in result.standard_errors for e in layer), default=0.0)
-    print(
-        f"{folder / 'ablation.csv'}, ablation.json: accuracy {result.accuracy:.4f} "
-        f"with all heads, standard error {result.standard_error:.4f} "
-        f"(n = {result.num_images:,} images); standard error of a head's change at "
-        f"most {largest:.4f}"
-    )
-
-
 def _watch(run: Run, folder: pathlib.Path) -> None:
     """Write the viewer whenever the run has saved something new."""
     request: FigureRequest | None = None
@@ -321,6 +296,10 @@ def _write_viewer(request: FigureRequest, folder: pathlib.Path) -> None:
     print(line, flush=True)
 
 
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
 def _folder(default: str) -> pathlib.Path:
     folder = pathlib.Path(remote.local(_OUTPUT.value or default))
     try:
@@ -328,10 +307,6 @@ def _folder(default: str) -> pathlib.Path:
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}.") from error
     return folder
-
-
-def _save(figure: plots.Figure, folder: pathlib.Path, name: str) -> None:
-    print(plots.listed(plots.save(figure, folder, name)), flush=True)
 
 
 if __name__ == "__main__":

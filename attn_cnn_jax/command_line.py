@@ -29,7 +29,17 @@ _ARGV: list[str] = []  # those of this process, those in files of --flagfile too
 
 def define_config_flag() -> flags.FlagHolder:
     """Give a command the flag --config and one for each field, --config.batch_size."""
-    text = "Config file, with an option after a colon: FILE.py:digits."
+    fields = (
+        f"--config.{field}: {meaning}" for field, meaning in config_lib.MEANINGS.items()
+    )
+    text = "\n".join(
+        [
+            "Config file or the name of a row (attn-cnn list), with options after a "
+            "colon: quadratic_isotropic:digits,short. Each field is a flag, if its "
+            "config has it:",
+            *fields,
+        ]
+    )
     # Given arguments, ml_collections does not read files of --flagfile on importing.
     holder = config_flags.DEFINE_config_file("config", None, text, sys_argv=_ARGV)
     flags.FLAGS["config"].parser = _ConfigParser()

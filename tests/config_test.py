@@ -25,6 +25,7 @@ from attn_cnn_jax.config.record import flatten
 from attn_cnn_jax.data import DATASETS
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.models.attention import ATTENTIONS
+from attn_cnn_jax.optim import OPTIMIZERS
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
@@ -578,6 +579,18 @@ def test_a_bare_name_is_that_of_a_config(name, tmp_path, monkeypatch):
     (tmp_path / name).write_text("get_config = lambda: 1 / 0")  # a file comes first
     with pytest.raises(UserError, match="ZeroDivisionError"):
         read_file(name)
+
+
+def test_every_field_has_a_meaning():
+    blocks = [resnet(name) for name in config_lib.RESNETS]
+    blocks += map(config_lib.resnet_as_attention, config_lib.RESNETS_AS_ATTENTION)
+    blocks += [san("pairwise", name) for name in config_lib.IMAGENET_SANS]
+    blocks += map(self_attention, ATTENTIONS)
+    found = {field for path in FILES for field in flatten(row(path))}
+    found |= {field for block in blocks for field in flatten(block, "model.")}
+    for name in OPTIMIZERS:
+        found |= flatten(config_lib.optimizer(name), "optimizer.").keys()
+    assert found == config_lib.MEANINGS.keys()
 
 
 def test_a_name_that_is_misspelt_is_corrected():

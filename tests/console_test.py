@@ -19,8 +19,8 @@ def called(monkeypatch):
     def call(*arguments: str) -> tuple[str, list[str]]:
         seen = []
 
-        def run(module, run_name):
-            assert run_name == "__main__"
+        def run(module, run_name, alter_sys):
+            assert run_name == "__main__" and alter_sys
             seen.append((module, sys.argv[1:]))
 
         monkeypatch.setattr(console.runpy, "run_module", run)

@@ -178,6 +178,7 @@ def command(folder, *arguments):
 TRAIN = [
     f"--config={QUICKSTART}",
     "--config.num_epochs=2",
+    "--config.eval_every_epochs=1",
     "--config.schedule.warmup_epochs=1",
     "--config.batch_size=200",
     "--config.model.dropout_rate=0.25",

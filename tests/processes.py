@@ -13,6 +13,7 @@ NUM_STEPS = 42
 FLAGS = [
     f"--config={ROOT}/configs/quickstart.py",
     "--config.batch_size=100",
+    "--config.eval_every_epochs=1",
     "--config.model.width=16",
     "--config.model.mlp_dim=16",
     "--config.model.num_layers=1",

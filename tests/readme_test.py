@@ -1,10 +1,11 @@
-"""What the README says holds: its notebook example runs, its numbers are the rows'."""
+"""What README and docs say holds: examples run, numbers are the rows', links lead."""
 
 import importlib.util
 import pathlib
 import re
 
 import jax
+import pytest
 
 from attn_cnn_jax import checkpoint, models, train
 from attn_cnn_jax.analysis import figures
@@ -17,7 +18,8 @@ def test_the_notebook_example_runs(tiny_config, tmp_path, monkeypatch):
     config = tiny_config(num_epochs=1)
     config.schedule.warmup_epochs = 0.0
     train.train(config, tmp_path / "runs/demo")
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    page = (ROOT / "docs/runs.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(example, names)
@@ -43,9 +45,30 @@ def test_the_table_lists_every_published_row_with_its_parameters():
         assert f"{models.count_parameters(variables):,}" == count
 
 
-def test_files_that_it_links_to_exist():
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page):
+    text = page.read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", text):
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.M)
+            assert anchor in {_anchor(heading) for heading in headings}, anchor
+
+
+def test_each_page_is_linked_from_the_readme():
+    linked = set(re.findall(r"\]\(docs/(\w+\.md)", README))
+    assert linked == {page.name for page in PAGES[1:]}
+    assert len(README.splitlines()) <= 150
+
+
+def _anchor(heading: str) -> str:
+    """As GitHub makes it."""
+    plain = re.sub(r"[^\w\- ]", "", heading.lower())
+    return plain.replace(" ", "-")
 
 
 def test_the_notebook_page_of_the_analysis_runs(tiny_config, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from attn_cnn_jax.config.checks import check
 from attn_cnn_jax.config.files import folder, read_file
+from attn_cnn_jax.config.meanings import MEANINGS
 from attn_cnn_jax.config.model_blocks import (
     IMAGENET_SANS,
     RESNETS,
@@ -31,6 +32,7 @@ from attn_cnn_jax.config.schema import (
 
 __all__ = [
     "IMAGENET_SANS",
+    "MEANINGS",
     "RESNETS",
     "RESNETS_AS_ATTENTION",
     "RESUMABLE",

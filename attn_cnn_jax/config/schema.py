@@ -20,41 +20,41 @@ def base_config() -> ConfigDict:
     """Training as published for the attention networks of Table 1; no model yet.
 
     A row's file sets `model` to one of the blocks below and changes what differs.
-    Lengths are in epochs, steps or images: the unit is in the name. `_every_` fields
-    of 0 mean never.
+    Lengths are in epochs, steps or images: the unit is in the name. `MEANINGS` says
+    what the fields mean.
     """
     return ConfigDict(
         {
             "seed": 42,
             "model": {},
-            "init_from": "",  # a workdir: start from the variables it saved last
+            "init_from": "",
             "dataset": {
                 **_dataset("cifar10"),
-                "data_dir": "",  # empty: TFDS_DATA_DIR or ~/tensorflow_datasets
-                "validation_fraction": 0.0,  # 0 as published: best on the test set
-                "placement": "auto",  # images in device memory where they fit
+                "data_dir": "",
+                "validation_fraction": 0.0,
+                "placement": "auto",
             },
             "batch_size": 100,
-            "micro_batch_size": 0,  # images whose gradient is taken at a time; 0: all
+            "micro_batch_size": 0,
             "num_epochs": 300,
             "label_smoothing": 0.0,
-            "matmul_precision": "float32",  # of float32 products; tf32 is faster
+            "matmul_precision": "float32",
             "optimizer": optimizer("sgd"),
             "schedule": {
                 "name": "cosine",
                 "warmup_epochs": 15.0,
-                "drop_epochs": (80, 150, 250),  # multistep only
-                "drop_factor": 10.0,  # multistep only
+                "drop_epochs": (80, 150, 250),
+                "drop_factor": 10.0,
             },
             "eval_every_epochs": 1,
             "eval_batch_size": 100,
-            "evaluate_in_training_mode": False,  # as the report's code did
-            "steps_per_dispatch": 1,  # more save time between steps on an accelerator
+            "evaluate_in_training_mode": False,
+            "steps_per_dispatch": 1,
             "log_every_steps": 10,
-            "log_heads_every_epochs": 0,  # the offsets that the layers cover
-            "checkpoint_every_steps": 500,  # and at the end, and each new best
-            "checkpoints_to_keep": 2,  # the newest ones; the best is kept besides
-            "snapshot_every_epochs": 50,  # variables for the figures, all kept
+            "log_heads_every_epochs": 0,
+            "checkpoint_every_steps": 500,
+            "checkpoints_to_keep": 2,
+            "snapshot_every_epochs": 50,
         }
     )
 

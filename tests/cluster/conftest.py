@@ -26,6 +26,7 @@ class Processes:
     flags = (
         f"--config={ROOT}/configs/quickstart.py",
         "--config.batch_size=100",
+        "--config.eval_every_epochs=1",
         "--config.model.width=16",
         "--config.model.mlp_dim=16",
         "--config.model.patch_size=2",
