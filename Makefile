@@ -64,6 +64,7 @@ $(BIN)/python:
 
 $(RUNTIME): requirements.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
 $(DEVELOPMENT): requirements-dev.txt | $(RUNTIME)

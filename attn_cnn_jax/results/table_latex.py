@@ -19,17 +19,21 @@ _ESCAPES = {
 def to_latex(table: Table) -> str:
     r"""Return the table as a `table` float as wide as the text, with its notes.
 
-    The preamble needs \usepackage{booktabs,graphicx} and, for quotation marks in names,
+    A column without any value is left out. The preamble needs
+    \usepackage{booktabs,graphicx} and, for quotation marks in names,
     \usepackage[T1]{fontenc}. Text is escaped: none of it is a command.
     """
-    kinds = "".join("l" if column.kind == "text" else "r" for column in table.columns)
-    below = [
-        *(
-            f"{_mark(index)} {escape(text)}"
-            for index, text in enumerate(table.footnotes)
-        ),
-        *map(escape, table.notes),
+    cells = list(zip(*table.rows, strict=True))
+    filled = [
+        index
+        for index in range(len(table.columns))
+        if not cells or any(cell.value is not None for cell in cells[index])
     ]
+    columns = [table.columns[index] for index in filled]
+    rows = [[row[index] for index in filled] for row in table.rows]
+    kinds = "".join("l" if column.kind == "text" else "r" for column in columns)
+    footnotes = (f"{_mark(i)} {escape(text)}" for i, text in enumerate(table.footnotes))
+    notes = [*footnotes, *map(escape, table.notes)]
     return "\n".join(
         [
             r"% needs \usepackage{booktabs,graphicx} and \usepackage[T1]{fontenc}",
@@ -38,16 +42,13 @@ def to_latex(table: Table) -> str:
             r"\resizebox{\linewidth}{!}{%",
             rf"\begin{{tabular}}{{{kinds}}}",
             r"\toprule",
-            _line([escape(column.name) for column in table.columns]),
+            _line([escape(column.name) for column in columns]),
             r"\midrule",
-            *(
-                _line([_cell(*pair) for pair in zip(table.columns, row, strict=True)])
-                for row in table.rows
-            ),
+            *(_line(list(map(_cell, columns, row))) for row in rows),
             r"\bottomrule",
             r"\end{tabular}}",
             r"\par\footnotesize",
-            *(f"{text}\\par" for text in below),
+            *(f"{text}\\par" for text in notes),
             r"\end{table}",
             "",
         ]

@@ -135,11 +135,14 @@ def test_latex_has_every_cell_and_no_command_of_ours_to_others(number, all_kinds
     text = to_latex(table)
     lines = text.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
     assert len(lines) == len(table.rows)
+    by_column = zip(*table.rows, strict=True)
+    filled = [any(cell.value is not None for cell in column) for column in by_column]
+    assert number == 4 or not all(filled)  # no run here knows its goodput
     for line, row in zip(lines, table.rows, strict=True):
+        shown = [cell for cell, there in zip(row, filled, strict=True) if there]
         cells = re.split(r" & ", line.removesuffix(r" \\"))
-        assert len(cells) == len(row)
         marks = [len(re.findall("textsuperscript", cell)) for cell in cells]
-        assert marks == [len(cell.footnotes) for cell in row]
+        assert marks == [len(cell.footnotes) for cell in shown]
     assert text.count("{") == text.count("}")
     assert number == 4 or r"0.9250 $\pm$ 0.0354" in text
 

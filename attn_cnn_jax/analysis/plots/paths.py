@@ -27,10 +27,10 @@ _A_LINE = 7  # small panels
 _AROUND = 1.3  # pixels around the kernel that a panel shows
 _DARKEST = 0.45  # of the colour map, so that lines are seen on every cell
 _EXPLANATION = (
-    "A hollow marker is where a head's centre starts, a filled one its end. Cells "
-    "are offsets (row down, column right), the black one is the query pixel, and the "
-    "shade is the size of the kernel's weights at that tap, white where all are 0. The "
-    "first start is large, and orange in the curves; the others are grey there."
+    "A hollow marker is where a head's centre starts, a filled one where it ends. "
+    "Cells are offsets (row down, column right), the black one is the query pixel, and "
+    "the shade is the size of the kernel's weights at that tap, white where all are 0. "
+    "The first start is large, and orange in the curves; the others are grey there."
 )
 
 
