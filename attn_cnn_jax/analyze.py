@@ -145,26 +145,26 @@ def _analyze() -> None:
         checkpoint.refuse_links(run.workdir)
     folder = _folder(os.path.join(workdir, "analysis"))
     output = Output(folder, _say, brief=not names)
-    # Which alone needs no checkpoint.
-    if "curves" in names or not (names or _WATCH.value):
-        _draw_unless_refused("curves", output, _draw_curves, several, output)
-    if names and set(names) == {"curves"}:
-        return
-    config_lib.check(run.config)
-    parallel.set_arithmetic(run.config)
-    if _WATCH.value:
-        _watch(run, folder)
-        return
-    request = functools.cache(lambda: _request(run))
-    chosen = names or figures.available(run)
-    for name in chosen:
-        if name == "ablation":
-            if names or _FIGURE.value:  # it takes long
-                _draw_unless_refused(name, output, _draw_ablation, run, output)
-        elif name not in ("curves", "viewer"):
-            draw = functools.partial(_draw, request, output)
-            _draw_unless_refused(name, output, draw, name)
-    output.end()
+    with output:
+        # Which alone needs no checkpoint.
+        if "curves" in names or not (names or _WATCH.value):
+            _draw_unless_refused("curves", output, _draw_curves, several, output)
+        if names and set(names) == {"curves"}:
+            return
+        config_lib.check(run.config)
+        parallel.set_arithmetic(run.config)
+        if _WATCH.value:
+            _watch(run, folder)
+            return
+        request = functools.cache(lambda: _request(run))
+        chosen = names or figures.available(run)
+        for name in chosen:
+            if name == "ablation":
+                if names or _FIGURE.value:  # it takes long
+                    _draw_unless_refused(name, output, _draw_ablation, run, output)
+            elif name not in ("curves", "viewer"):
+                draw = functools.partial(_draw, request, output)
+                _draw_unless_refused(name, output, draw, name)
     if "viewer" in chosen:  # last, as it is the file to open
         _draw_unless_refused("viewer", output, lambda: _write_viewer(request(), folder))
     if not (output.written or names):

@@ -121,7 +121,16 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
+OFTEN = {"san_pairwise_ha", "vit_standard"}  # the others in `make soak`
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in OFTEN else pytest.mark.soak)
+        for name in SMALL
+    ],
+)
 def test_a_small_network_of_the_report_learns(name, measured):
     (path,) = (path for path in CONFIGS if path.stem == name)
     config = on_digits(path)

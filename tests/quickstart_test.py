@@ -25,4 +25,4 @@ def test_the_demo_answers_its_question(tmp_path, seed):
     dataset = data.load(config.dataset)
     model = models.build(config.model, dataset.num_classes)
     coverage = make_coverage(config, model, dataset, parallel.make_mesh())
-    assert len(coverage(checkpoint.load(tmp_path).variables)[0].covered) >= 4
+    assert len(coverage(checkpoint.load(tmp_path).variables)[0].covered) >= 3

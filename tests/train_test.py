@@ -137,8 +137,17 @@ FAMILIES = [
     "vit report",
     "vit standard ha",
 ]
+# Of each kind of network one trains in every `make test`.
+OFTEN = {"quadratic_isotropic", "learned_w_content", "resnet", "san pairwise"}
+OFTEN |= {"san_hierarchical pairwise", "vit standard ha"}
 CASES = [("quadratic_isotropic", "float32", 1e-5)]
-CASES += [(family, "float64", 1e-10) for family in FAMILIES]
+CASES += [
+    pytest.param(
+        *(family, "float64", 1e-10),
+        marks=() if family in OFTEN else pytest.mark.soak,
+    )
+    for family in FAMILIES
+]
 
 
 @pytest.mark.parametrize("family, dtype, tolerance", CASES)
@@ -174,7 +183,13 @@ def test_dropout_and_augmentation_do_not_depend_on_the_devices(tiny_config):
     )
 
 
-@pytest.mark.parametrize("attention", ["quadratic_isotropic", "learned_wo_content"])
+@pytest.mark.parametrize(
+    "attention",
+    [
+        pytest.param("quadratic_isotropic", marks=pytest.mark.soak),
+        "learned_wo_content",
+    ],
+)
 def test_micro_batches_train_like_the_batch(attention, tiny_config):
     """Masks included, be they of the batch or of an image; on one device and eight."""
     config = tiny_config(attention, batch_size=96)

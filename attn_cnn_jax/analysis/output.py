@@ -18,8 +18,8 @@ from attn_cnn_jax.analysis.figure_request import FigureRequest
 class Output:
     """A folder of figures and numbers; `say` prints a text.
 
-    It says each file and each table as soon as it is written. A `brief` one says the
-    names of the figures, and the summary of the heads at the end.
+    It says each file and each table as soon as it is written. A `brief` one is a
+    context manager, and says the names of the figures and the summary at its end.
     """
 
     def __init__(
@@ -77,7 +77,10 @@ class Output:
         """Note that a figure is complete, with all of its files."""
         self.written.append(name)
 
-    def end(self) -> None:
+    def __enter__(self) -> "Output":
+        return self
+
+    def __exit__(self, *unused: object) -> None:
         """Say what a brief output has kept to itself."""
         if self._brief and self.written:
             self._tell(f"Written to {self.folder}: {', '.join(self.written)}")

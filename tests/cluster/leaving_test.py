@@ -37,7 +37,7 @@ def ended(processes):
     return run
 
 
-@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("late", [pytest.param(0, marks=pytest.mark.soak), 1])
 def test_who_leaves_last_is_not_called_gone(ended, late):
     """All others have said that they are done by then, and wait for its word."""
     lines = ["pass", "pass"]

@@ -298,7 +298,9 @@ def layers_of(sown):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("axes", ["standard", "transposed"])
-@pytest.mark.parametrize("kind", ["sa9", "ha9", "ha16"])
+@pytest.mark.parametrize(
+    "kind", ["sa9", "ha9", pytest.param("ha16", marks=pytest.mark.soak)]
+)
 def test_the_reports_learned_attention(kind, axes, dtype):
     reference = fixture("ha_learned")
     arrays = below(reference, f"{kind}/")
