@@ -40,8 +40,8 @@ def facts():
         about="self_attention, quadratic on digits",
         class_names=("cat", "dog", "ship", "<b>frog</b>"),
         labels=(3, None),
-        predictions={300: predictions},
-        accuracies={300: 0.8712},
+        predictions=[predictions],
+        accuracies=[0.8712],
         notes=("Maps are of evaluation mode.",),
     )
 
