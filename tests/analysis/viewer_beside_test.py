@@ -112,6 +112,12 @@ def test_another_run_is_beside_from_the_start(opened):
         "beside it <i>other</i>, epoch 3 (step 9), test accuracy 25.0\u00a0%" in about
     )
     assert page.inner_text("#same-words").startswith("The heads of layer 2 attend")
+    page.focus("#maps")
+    page.keyboard.press("ArrowRight" if page.evaluate("layout.across") else "ArrowDown")
+    page.locator("#chosen-name", has_text="layer 1, head 1, <i>other</i>").wait_for()
+    page.select_option("#beside", label="a_run, epoch 0 (step 0)")
+    page.locator("#chosen-name", has_text="layer 1, head 1, epoch 0").wait_for()
+    page.select_option("#beside", label="<i>other</i>, epoch 3 (step 9)")
     page.focus("#checkpoint")  # goes through the run's own checkpoints
     for _ in range(3):
         page.keyboard.press("ArrowLeft")

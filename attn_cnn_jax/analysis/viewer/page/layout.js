@@ -24,71 +24,72 @@ function sideOf() {
 // checkpoints side by side, or each layer of one below that of the other.
 function layOut() {
   const chosen = layout.cells[state.cell];
+  Object.assign(layout, { cells: [], lines: [] }, arrangement());
+  placeMaps();
+  if (chosen) state.cell = Math.max(0, cellAt(chosen.layer, chosen.head, Math.min(chosen.side, layout.sides - 1)));
+  makeRoom();
+}
+
+// How many maps stand side by side, how large each is, and what stands around it.
+function arrangement() {
   const columns = Math.max(1, Math.min(COLUMNS, Math.max(...data.layers.map((l) => l.heads))));
-  const above = isNarrow();
+  const above = isNarrow(); // where the name of a layer stands, else on its left
   const left = above ? 2 : widthOfNames();
   const gap = above ? 3 : columns > 12 ? 4 : 8;
   const below = data.classMass ? 31 : 18;
-  const overhead = (layer) => below + (above ? NAME : 2) + (layer.heads > columns ? WRAPPED : 0);
   const rowsOf = (layer) => Math.max(1, Math.ceil(layer.heads / columns));
   const count = Math.max(1, sides.length);
 
-  const top = $("scroll").getBoundingClientRect().top + window.scrollY;
-  const wideOf = (beside) =>
-    Math.floor(($("scroll").clientWidth - 6 - left - (beside - 1) * BETWEEN) / (beside * columns) - gap);
-  const boxOf = (across) => {
-    const [beside, down] = across ? [count, 1] : [1, count];
-    const spent = data.layers.reduce((sum, l) => sum + down * rowsOf(l) * overhead(l), NUMBERS + beside * NAME);
+  const { top } = $("scroll").getBoundingClientRect();
+  const room = [window.innerHeight - top - window.scrollY - 8, $("scroll").clientWidth - 6 - left];
+  const wideOf = (beside) => Math.floor((room[1] - (beside - 1) * BETWEEN) / (beside * columns) - gap);
+  const boxOf = (beside, down) => {
+    const around = (layer) => below + (above ? NAME : 2) + (layer.heads > columns ? WRAPPED : 0);
+    const spent = data.layers.reduce((sum, l) => sum + down * rowsOf(l) * around(l), NUMBERS + beside * NAME);
     const rows = data.layers.reduce((sum, l) => sum + down * rowsOf(l), 0);
-    return Math.min(wideOf(beside), Math.floor((window.innerHeight - top - 8 - spent) / rows));
+    return Math.min(wideOf(beside), Math.floor((room[0] - spent) / rows));
   };
-  const across = count > 1 && boxOf(true) >= Math.max(SMALLEST, boxOf(false));
-  const fitting = Math.min(LARGEST, boxOf(across));
+  const across = count > 1 && boxOf(count, 1) >= Math.max(SMALLEST, boxOf(1, count));
+  const fitting = Math.min(LARGEST, across ? boxOf(count, 1) : boxOf(1, count));
   const box = fitting >= SMALLEST ? fitting : Math.max(SMALLEST, Math.min(SCROLLED, wideOf(1)));
-  const block = columns * (box + gap) + BETWEEN;
+  return { sides: count, across, columns, left, above, below, gap, box, rowsOf };
+}
 
-  Object.assign(layout, { cells: [], lines: [], sides: count, columns, left, above, across });
+function placeMaps() {
+  const { sides: count, across, columns, left, above, below, gap, box, rowsOf } = layout;
+  const block = columns * (box + gap) + BETWEEN; // of a checkpoint's maps
   const first = NUMBERS + (above ? NAME : 0) + (across ? NAME : 0);
-  let y = first;
   const named = [0, 0]; // columns of each block that have their number above the grid
+  let y = first;
   for (let side = 0; across && side < count; side++)
     layout.lines.push({ side, x: left + side * block, y: NAME - 4 });
-  data.layers.forEach((layer, index) => {
-    for (let side = 0; side < count; side++) {
-      const [begins, ends] = [!across || side === 0, !across || side === count - 1];
-      const isFirst = index === 0 && side === 0;
-      const zoom = { single: zoomOfGrid(layer.key, box), average: zoomOfGrid(layer.query, box) };
-      const heights = [layer.key[0] * zoom.single];
-      if (!taps) heights.push(layer.query[0] * zoom.average);
-      const height = layer.heads ? Math.max(...heights) : SMALLEST / 2;
-      const wrapped = layer.heads > columns;
-      const step = height + below + (wrapped ? WRAPPED : 2);
-      if (begins && !isFirst) y += (above ? NAME : 0) + (wrapped ? WRAPPED : 0);
+  const rows = data.layers.flatMap((layer, index) => [...Array(count).keys()].map((side) => [layer, index, side]));
+  for (const [layer, index, side] of rows) {
+    const zoom = { single: zoomOfGrid(layer.key, box), average: zoomOfGrid(layer.query, box) };
+    const heights = [layer.key[0] * zoom.single];
+    if (!taps) heights.push(layer.query[0] * zoom.average);
+    const height = layer.heads ? Math.max(...heights) : SMALLEST / 2;
+    const wrapped = layer.heads > columns;
+    const step = height + below + (wrapped ? WRAPPED : 2);
+    const place = across ? side : 0; // of its block
+    const isFirst = index === 0 && side === 0;
+    if (!place) {
+      if (!isFirst) y += (above ? NAME : 0) + (wrapped ? WRAPPED : 0);
       const nameAt = isFirst ? first - NUMBERS - 4 : y - 4 - (wrapped ? WRAPPED : 0);
-      if (begins) layout.lines.push({ layer, side, x: 0, y: above ? nameAt : y + height / 2 + 4 });
-      const place = across ? side : 0;
-      for (let head = 0; head < layer.heads; head++) {
-        const at = y + Math.floor(head / columns) * step;
-        layout.cells.push({
-          layer: index,
-          head,
-          side,
-          x: left + place * block + (head % columns) * (box + gap),
-          y: at,
-          height,
-          zoom,
-          // Where its number stands: that of a column once, by the first layer that has it.
-          numberAt: wrapped ? at - 5 : head < named[place] ? null : first - 5,
-        });
-      }
-      if (!wrapped || index === 0) named[place] = Math.max(named[place], layer.heads);
-      if (ends) y += rowsOf(layer) * step;
+      layout.lines.push({ layer, side, x: 0, y: above ? nameAt : y + height / 2 + 4 });
     }
-  });
+    for (let head = 0; head < layer.heads; head++) {
+      const top = y + Math.floor(head / columns) * step;
+      const x = left + place * block + (head % columns) * (box + gap);
+      // Where its number stands: that of a column once, by the first layer that has it.
+      const numberAt = wrapped ? top - 5 : head < named[place] ? null : first - 5;
+      layout.cells.push({ layer: index, head, side, x, y: top, height, zoom, numberAt });
+    }
+    if (!wrapped || index === 0) named[place] = Math.max(named[place], layer.heads);
+    if (!across || side === count - 1) y += rowsOf(layer) * step;
+  }
   layout.width = left + (across ? count : 1) * block - BETWEEN;
   layout.height = y;
-  if (chosen) state.cell = Math.max(0, cellAt(chosen.layer, chosen.head, Math.min(chosen.side, count - 1)));
-  makeRoom();
 }
 
 function widthOfNames() {

@@ -11,10 +11,11 @@ function checkpointName(index) {
   return FIRST > 0 ? `${run}, ${name}` : name;
 }
 
-// The same in short.
+// What tells one of the shown checkpoints from the other.
 function shortName(index) {
   const { run, epoch } = data.checkpoints[index];
-  return FIRST > 0 ? run : `epoch ${Number(epoch.toPrecision(4))}`;
+  const isOfAnother = shownCheckpoints().some((other) => data.checkpoints[other].run !== run);
+  return isOfAnother ? run : `epoch ${Number(epoch.toPrecision(4))}`;
 }
 
 // What stands at a row of maps, or above all maps of a checkpoint.
@@ -164,7 +165,9 @@ function writeTable(maps) {
     const cell = layout.cells[i];
     const best = describe(cell, map, strongestPixel(map));
     const row = document.createElement("tr");
-    const words = [data.layers[cell.layer].name, `${cell.head + 1}`, best.where, best.offset, best.value];
+    const side = cell.side ? `, ${shortName(state.beside)}` : "";
+    const layer = `${data.layers[cell.layer].name}${side}`;
+    const words = [layer, `${cell.head + 1}`, best.where, best.offset, best.value];
     if (data.classMass) words.push(map.classMass === null ? "" : number(map.classMass));
     row.append(...elements("td", words));
     return row;
