@@ -72,7 +72,7 @@ function writeAddress(how) {
 function listenToAddress() {
   window.addEventListener("hashchange", () => {
     clearTimeout(noteLater);
-    playing = false;
+    playing = null;
     Object.assign(state, viewOf(location.hash));
     show();
   });

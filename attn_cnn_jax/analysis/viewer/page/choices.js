@@ -8,7 +8,7 @@ const LISTS = [
   ["range", (value) => ({ shared: value === "shared" }), () => (state.shared ? "shared" : "own")],
 ];
 const FRAME_MILLISECONDS = 700; // of a checkpoint while they are played
-let playing = false;
+let playing = null; // the play that is going on, if any
 
 // Makes all controls say what is chosen.
 function writeChoices() {
@@ -46,7 +46,7 @@ function listenToChoices() {
   $("beside-label").hidden = LAST === 0;
   $("beside").append(...data.checkpoints.map((_, i) => new Option(checkpointName(i), i)));
   $("checkpoint").addEventListener("input", () => {
-    playing = false;
+    playing = null;
     state.checkpoint = Number($("checkpoint").value);
     noteView();
     show();
@@ -56,13 +56,14 @@ function listenToChoices() {
 
 // Shows one checkpoint after the other up to the last, from the first if it is there.
 async function play() {
-  playing = !playing;
-  if (playing && state.checkpoint === LAST) state.checkpoint = FIRST - 1;
-  while (playing && state.checkpoint < LAST) {
+  const mine = playing ? null : {};
+  playing = mine;
+  if (mine && state.checkpoint === LAST) state.checkpoint = FIRST - 1;
+  while (mine && playing === mine && state.checkpoint < LAST) {
     state.checkpoint += 1;
     noteView();
     await Promise.all([show(), new Promise((done) => setTimeout(done, FRAME_MILLISECONDS))]);
   }
-  playing = false;
+  if (playing === mine) playing = null;
   writeChoices();
 }

@@ -70,12 +70,12 @@ function escaped(text) {
 function headlines() {
   const chosen = (id) => $(id).selectedOptions[0].textContent;
   const query = state.show === "average" ? [] : [`query ${pair(state.query)}`];
-  const shown = [chosen("show"), ...query, `colours ${chosen("scale")}`, `range ${chosen("range")}`];
+  const words = [chosen("show"), ...query, `colours ${chosen("scale")}`, `range ${chosen("range")}`];
   return [
     document.title,
     $("about").textContent,
     `${data.names[state.image]}. ${$("prediction").textContent}`,
-    `Shown: ${shown.join(", ")}.`,
+    `Shown: ${words.join(", ")}.`,
   ];
 }
 

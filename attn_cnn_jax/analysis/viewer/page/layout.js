@@ -96,7 +96,7 @@ function widthOfNames() {
   const context = $("maps").getContext("2d");
   context.font = FONT;
   const names = data.layers.map((l) => l.name);
-  if (sides.length > 1) names.push(shortName(state.beside));
+  if (sides.length > 1) names.push(shortName(shown[1]));
   const widths = names.map((name) => context.measureText(name).width);
   return Math.min(110, Math.ceil(Math.max(...widths)) + 10);
 }

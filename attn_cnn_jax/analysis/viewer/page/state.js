@@ -21,6 +21,7 @@ const DEFAULTS = {
 };
 const state = { ...DEFAULTS };
 let sides = []; // the layers' maps of the chosen image: of the checkpoint, of that beside
+let shown = []; // the checkpoints of `sides`, while the state may already name others
 let photo = null; // the chosen image
 let hovered = null; // {cell, pixel}
 
@@ -78,8 +79,8 @@ function pin(pinned) {
   repaint();
 }
 
-// The checkpoints that are shown: one, or two beside each other.
-function shownCheckpoints() {
+// The checkpoints that are chosen: one, or two beside each other.
+function chosenCheckpoints() {
   return state.beside < 0 ? [state.checkpoint] : [state.checkpoint, state.beside];
 }
 

@@ -26,9 +26,10 @@ async function load() {
   $("maps").setAttribute("aria-busy", "true");
   try {
     const read = (checkpoint) => Promise.all(data.layers.map((_, i) => readLayer(checkpoint, i, state.image)));
-    const [image, ...maps] = await Promise.all([readImage(state.image), ...shownCheckpoints().map(read)]);
+    const chosen = chosenCheckpoints();
+    const [image, ...maps] = await Promise.all([readImage(state.image), ...chosen.map(read)]);
     if (ticket !== wanted) return;
-    [photo, sides] = [image, maps];
+    [photo, sides, shown] = [image, maps, chosen];
     if (layout.sides === sides.length) paint();
     else resize();
     $("maps").setAttribute("aria-busy", "false");

@@ -2,7 +2,7 @@
 
 function nameOf(cell) {
   const name = `${data.layers[cell.layer].name}, ${plane} ${cell.head + 1}`;
-  return cell.side ? `${name}, ${shortName(state.beside)}` : name;
+  return cell.side ? `${name}, ${shortName(shown[1])}` : name;
 }
 
 // A checkpoint, and its run where the page has several.
@@ -14,13 +14,13 @@ function checkpointName(index) {
 // What tells one of the shown checkpoints from the other.
 function shortName(index) {
   const { run, epoch } = data.checkpoints[index];
-  const isOfAnother = shownCheckpoints().some((other) => data.checkpoints[other].run !== run);
+  const isOfAnother = shown.some((other) => data.checkpoints[other].run !== run);
   return isOfAnother ? run : `epoch ${Number(epoch.toPrecision(4))}`;
 }
 
 // What stands at a row of maps, or above all maps of a checkpoint.
 function nameOfLine({ layer, side }) {
-  if (!layer || side) return shortName(shownCheckpoints()[side]);
+  if (!layer || side) return shortName(shown[side]);
   return layer.heads ? layer.name : `${layer.name} (no heads)`;
 }
 
@@ -72,7 +72,7 @@ function percent(share) {
 // The name of the image, what the network says it is, and what it is.
 function writePrediction() {
   $("image-name").textContent = data.names[state.image];
-  const guesses = shownCheckpoints().map((checkpoint, side) => {
+  const guesses = chosenCheckpoints().map((checkpoint, side) => {
     const found = data.checkpoints[checkpoint].guesses[state.image]; // none of an own image
     if (!found) return "";
     const [first, second] = found.map(([index, share]) => `${data.classes[index]} (${percent(share)})`);
@@ -84,11 +84,11 @@ function writePrediction() {
 }
 
 function writeAbout() {
-  const shown = shownCheckpoints().map((checkpoint) => {
+  const words = chosenCheckpoints().map((checkpoint) => {
     const { accuracy } = data.checkpoints[checkpoint];
     return checkpointName(checkpoint) + (accuracy === null ? "" : `, test accuracy ${percent(accuracy)}`);
   });
-  $("about").textContent = [`${data.about}, ${shown.join("; beside it ")}.`, ...data.notes].join(" ");
+  $("about").textContent = [`${data.about}, ${words.join("; beside it ")}.`, ...data.notes].join(" ");
   $("checkpoint-name").textContent = checkpointName(state.checkpoint);
   $("checkpoint").value = state.checkpoint;
   $("checkpoint").setAttribute("aria-valuetext", checkpointName(state.checkpoint));
@@ -96,7 +96,7 @@ function writeAbout() {
 
 // Why another image changes no map, where that is so.
 function writeSame() {
-  const shared = shownCheckpoints().map((checkpoint) => data.checkpoints[checkpoint].shared);
+  const shared = chosenCheckpoints().map((checkpoint) => data.checkpoints[checkpoint].shared);
   const same = data.layers.filter((_, i) => shared.every((layers) => layers[i])).map((layer) => layer.name);
   $("same").hidden = !same.length || ["seen", "overlay"].includes(state.show);
   const all = same.length === data.layers.length;
@@ -165,7 +165,7 @@ function writeTable(maps) {
     const cell = layout.cells[i];
     const best = describe(cell, map, strongestPixel(map));
     const row = document.createElement("tr");
-    const side = cell.side ? `, ${shortName(state.beside)}` : "";
+    const side = cell.side ? `, ${shortName(shown[1])}` : "";
     const layer = `${data.layers[cell.layer].name}${side}`;
     const words = [layer, `${cell.head + 1}`, best.where, best.offset, best.value];
     if (data.classMass) words.push(map.classMass === null ? "" : number(map.classMass));
