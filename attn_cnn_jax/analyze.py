@@ -34,7 +34,9 @@ _ALL = "all"
 
 _WORKDIR = command_line.define_folder("workdir", None, "Folder of the run.")
 _WORKDIRS = flags.DEFINE_multi_string(
-    "workdirs", [], "Runs for --figure=curves; globs; may be repeated."
+    "workdirs",
+    [],
+    "Runs for --figure=curves, or viewer: beside --workdir; globs; may be repeated.",
 )
 _FIGURE = flags.DEFINE_list(
     "figure",
@@ -187,8 +189,8 @@ def _check_flags() -> None:
             raise UserError(
                 f"there is no figure {name!r}; choose from {', '.join(figures.ALL)}."
             )
-    if _WORKDIRS.value and names and "curves" not in names:
-        raise UserError("--workdirs are for --figure=curves; drop them.")
+    if _WORKDIRS.value and names and not {"curves", "viewer"} & {*names}:
+        raise UserError("--workdirs are for --figure=curves or viewer; drop them.")
     if _BY_KEY.value and ("query" not in names or "query_mean" in names):
         raise UserError("--by_key is for --figure=query and not for query_mean.")
     _check_watch()
@@ -289,15 +291,23 @@ def _write_viewer(request: FigureRequest, folder: pathlib.Path) -> None:
     line = write_viewer_of_run(
         request,
         folder / "viewer.html",
-        accuracies=accuracies_by_step(request.run.workdir),
+        accuracies=accuracies_by_step,
         snapshots=_VIEWER_EPOCHS.value,
         max_bytes=round(_VIEWER_MAX_MB.value * 1e6),
+        others=_others(request.run) if "viewer" in _FIGURE.value else (),
     )
     print(line, flush=True)
 
 
 def _say(text: str) -> None:
     print(text, flush=True)
+
+
+def _others(run: Run) -> list[Run]:
+    """Return the runs to show beside another."""
+    found = command_line.folders(_WORKDIRS.value)
+    others = [Run(workdir, "last", _DATA_DIR.value) for workdir in found]
+    return [other for other in others if other.workdir != run.workdir]
 
 
 def _folder(default: str) -> pathlib.Path:

@@ -97,6 +97,8 @@ def main() -> int:
     config_lib.check(config)
     with _cluster(lambda: _saved(workdir)):
         parallel.set_arithmetic(config)
+        if jax.process_index() == 0:
+            signals.tell(f"{workdir}: reading {config.dataset.name}")
         try:
             with remote.training(workdir) as folder:
                 train.train(config, folder, restart=_RESTART.value)

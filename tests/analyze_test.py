@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
+from viewer_page import description
 
 from attn_cnn_jax import checkpoint, train
 from attn_cnn_jax import config as config_lib
@@ -258,6 +259,23 @@ def test_what_cannot_be_drawn_does_not_stop_the_others(runs, tmp_path):
     drawn = {path.name for path in (workdir / "analysis").iterdir()}
     assert drawn >= {"query_test_00000.png", "average_test_00000.png", "viewer.html"}
     assert error.startswith("the threshold") and "none of these runs" in alone
+
+
+def test_the_viewer_shows_another_run_beside(runs, tmp_path):
+    """Runs that the globs name twice are shown once, and the run itself not beside."""
+    workdir, other = runs("quadratic_isotropic"), runs("learned_w_content")
+    flags = [f"--workdir={workdir}", f"--output={tmp_path}", "--figure=viewer"]
+    globs = [f"--workdirs={folder.parent}/*" for folder in (other, workdir, other)]
+    wrong = [*globs, f"--workdirs={runs('resnet10')}"]
+    [(error, said), (refusal, _)] = analyze_each([*flags, *globs], [*flags, *wrong])
+    assert error is None and "3 checkpoints up to epoch 1)" in said
+    page = description((tmp_path / "viewer.html").read_text("ascii", "ignore"))
+    assert [one["run"] for one in page["checkpoints"]] == [
+        "learned_w_content_seed42",
+        *["quadratic_isotropic_seed42"] * 2,
+    ]
+    assert all(one["accuracy"] for one in page["checkpoints"][::2])
+    assert "resnet10_seed42 cannot be shown beside quadratic_isotropic" in refusal
 
 
 def test_the_viewer_needs_no_scores(runs, tmp_path):

@@ -197,7 +197,9 @@ def test_maps_of_positions_alone_are_stored_once(tmp_path):
     write_viewer(path, [attention_maps([probs], images=5)], title="one map")
     names = [name for name in blocks(path.read_bytes()) if name.startswith("maps")]
     assert names == ["maps-0-0-0"]
-    assert description(path.read_text("ascii", "ignore"))["layers"][0]["shared"]
+    assert description(path.read_text("ascii", "ignore"))["checkpoints"][0][
+        "shared"
+    ] == [True]
 
 
 def test_the_file_says_its_size_and_is_the_same_each_time(tmp_path):

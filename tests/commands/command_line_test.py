@@ -161,7 +161,8 @@ def test_a_mistake_is_told_in_a_line(shell, mistake):
     given = [argument for argument in arguments if argument != NO_WORKDIR]
     answer = shell("attn_cnn_jax.main", *given)
     answer.refused(message)
-    assert answer.out == "" and len(answer.err.splitlines()) == 1
+    assert all(": reading " in line for line in answer.out.splitlines())
+    assert len(answer.err.splitlines()) == 1
     assert [path.name for path in (shell.folder / "work").iterdir()] == ["notes.txt"]
     names = {path.name for path in shell.folder.iterdir()}
     assert names - {"__pycache__"} == {*FILES, "work"}

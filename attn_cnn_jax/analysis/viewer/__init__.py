@@ -63,8 +63,9 @@ def write_viewer(
 ) -> WrittenViewer:
     """Write the page that shows `checkpoints`, of which it shows as much as fits.
 
-    `checkpoints` are maps of one run for the same images, in the order of their steps;
-    each is read once, so that a lazy sequence needs the memory of one. The page is one
+    `checkpoints` are maps of the same images, of networks of the same layers and heads:
+    those of one run in the order of their steps, after one of each other run. Each is
+    read once, so that a lazy sequence needs the memory of one. The page is one
     file that opens from disk and loads nothing. Where it would be larger than
     `max_bytes`, images and then checkpoints are left out (`write_blocks` says which).
     Raises a `UserError`, and writes nothing, where not one image fits or the file

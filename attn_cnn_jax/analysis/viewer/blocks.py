@@ -51,7 +51,7 @@ def write_blocks(
             maps = checkpoints[index]
             if describe(maps) != described:
                 raise ValueError("the checkpoints differ in images, layers or heads")
-            entry = {"blocks": index, **_entry(maps, facts)}
+            entry = _entry(maps, facts, index)
             room -= len(json.dumps(entry)) + len(", ")
             start, fitting = file.tell(), 0
             for piece in _pieces(maps, index, with_images=not entries):
@@ -73,16 +73,18 @@ def write_blocks(
     return WrittenBlocks(num_images, in_order, first_image)
 
 
-def _entry(maps: AttentionMaps, facts: RunFacts) -> dict[str, Any]:
+def _entry(maps: AttentionMaps, facts: RunFacts, index: int) -> dict[str, Any]:
     """Return what the page says of a checkpoint."""
-    known = maps.step in facts.predictions
-    images = range(len(maps.images))
+    images = range(len(maps.images)) if facts.predictions else ()
     return {
+        "blocks": index,
+        "run": maps.run,
         "name": f"epoch {maps.epoch:.4g} (step {maps.step:,})",
         "epoch": maps.epoch,
         "step": maps.step,
-        "accuracy": facts.accuracies.get(maps.step),
-        "guesses": [facts.guesses(maps.step, i) for i in images] if known else None,
+        "shared": [probs.shape[0] == 1 for probs in maps.probs],
+        "accuracy": facts.accuracies[index] if facts.accuracies else None,
+        "guesses": [facts.guesses(index, image) for image in images],
     }
 
 
@@ -114,7 +116,7 @@ def describe(maps: AttentionMaps) -> dict[str, Any]:
         shared = probs.shape[0] == 1
         if not shared and probs.shape[0] != len(maps.images):
             raise ValueError(f"{name} has maps of {probs.shape[0]} images")
-        layer = {"name": name, "heads": heads, "shared": shared}
+        layer = {"name": name, "heads": heads}
         layers.append({**layer, "query": grids[:2], "key": grids[2:]})
     return {
         "kind": maps.kind,

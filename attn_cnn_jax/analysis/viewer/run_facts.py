@@ -1,7 +1,7 @@
 """What the viewer says of a run beside its maps: predictions, labels, accuracy."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,44 +21,47 @@ class RunFacts:
     `labels` are indices of `class_names`, one for each image, None for an image that is
     not of the test set. `predictions` are the probabilities of the classes
     [images, classes] and `accuracies` the right answers on the test set, in [0, 1],
-    both by the step of the checkpoint. `notes` are sentences.
+    None where they are not known: one of each for each checkpoint. `notes` are
+    sentences.
     """
 
     about: str = ""
     class_names: tuple[str, ...] = ()
     labels: tuple[int | None, ...] = ()
-    predictions: Mapping[int, Float[np.ndarray, "B classes"]] = dataclasses.field(
-        default_factory=dict
-    )
-    accuracies: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    predictions: Sequence[Float[np.ndarray, "B classes"]] = ()
+    accuracies: Sequence[float | None] = ()
     notes: tuple[str, ...] = ()
 
-    def guesses(self, step: int, image: int) -> list[tuple[int, float]]:
+    def guesses(self, checkpoint: int, image: int) -> list[tuple[int, float]]:
         """Return the (class, probability) of the likeliest classes, likeliest first."""
-        probabilities = self.predictions[step][image]
+        probabilities = self.predictions[checkpoint][image]
         likeliest = np.argsort(-probabilities, kind="stable")[:_GUESSES]
         return [(int(c), round(float(probabilities[c]), 5)) for c in likeliest]
 
 
 def run_facts(
-    runs: Sequence[Run], shown: ChosenImages, accuracies: Mapping[int, float]
+    runs: Sequence[Run], shown: ChosenImages, accuracies: Sequence[float | None]
 ) -> RunFacts:
-    """Return the facts of a run at some of its checkpoints, for the shown images."""
-    run, notes = runs[0], ()
-    if run.config.evaluate_in_training_mode:
+    """Return the facts of runs of one data set, each at a checkpoint."""
+    run, notes = runs[-1], ()
+    models = {one.name: one.model_name for one in runs}
+    about = run.model_name
+    if len(models) > 1:
+        about = "; ".join(f"{name}: {model}" for name, model in models.items())
+    if any(one.config.evaluate_in_training_mode for one in runs):
         notes = (
             "Maps and predictions are those of evaluation mode, the test accuracy is "
             "that of training mode.",
         )
     test = run.dataset.test
     return RunFacts(
-        about=f"{run.model_name} on {run.config.dataset.name}",
+        about=f"{about} on {run.config.dataset.name}",
         class_names=tuple(run.dataset.class_names),
         labels=tuple(
             int(test.labels[index]) if index < len(test) else None
             for index in shown.indices
         ),
-        predictions={one.step: _predictions(one, shown) for one in runs},
+        predictions=[_predictions(one, shown) for one in runs],
         accuracies=accuracies,
         notes=notes,
     )

@@ -3,6 +3,8 @@
 const whole = (text, end) => (/^\d{1,9}$/.test(text) && Number(text) < end ? Number(text) : null);
 const twoOf = (text, mark) => (text || "").split(mark);
 
+const idOf = ({ run, step }) => `${step}.${run}`;
+
 // What the address says of a view; images, layers and heads count from 1.
 function addressOf(view) {
   const parts = new URLSearchParams();
@@ -10,6 +12,7 @@ function addressOf(view) {
   const put = (name, differs, text) => differs && parts.set(name, text);
   put("image", view.image !== 0, view.image + 1);
   put("step", view.checkpoint !== DEFAULTS.checkpoint, data.checkpoints[view.checkpoint].step);
+  put("beside", view.beside !== DEFAULTS.beside, view.beside < 0 ? "nothing" : idOf(data.checkpoints[view.beside]));
   put("query", view.query.some((p, axis) => p !== DEFAULTS.query[axis]), view.query.join("."));
   put("pinned", view.pinned, 1);
   put("show", view.show !== "map", view.show);
@@ -25,8 +28,11 @@ function viewOf(address) {
   const view = { ...DEFAULTS };
   const image = whole(parts.get("image"), data.names.length + 1);
   if (image) view.image = image - 1;
-  const step = data.checkpoints.findIndex((c) => `${c.step}` === parts.get("step"));
+  const step = data.checkpoints.findIndex((c, i) => i >= FIRST && `${c.step}` === parts.get("step"));
   if (step >= 0) view.checkpoint = step;
+  const beside = data.checkpoints.findIndex((c) => idOf(c) === parts.get("beside"));
+  if (beside >= 0) view.beside = beside;
+  if (parts.get("beside") === "nothing") view.beside = -1;
   const query = twoOf(parts.get("query"), ".").map((text, axis) => whole(text, GRID[axis]));
   if (query.length === 2 && !query.includes(null)) view.query = query;
   view.pinned = parts.get("pinned") === "1";
@@ -35,7 +41,7 @@ function viewOf(address) {
   view.log = parts.get("scale") === "log" && !signed;
   view.shared = parts.get("range") === "shared";
   const [layer, head] = twoOf(parts.get("head"), ".").map(Number);
-  const cell = layout.cells.findIndex((c) => c.layer === layer - 1 && c.head === head - 1);
+  const cell = cellAt(layer - 1, head - 1, 0);
   if (cell >= 0) view.cell = cell;
   return view;
 }
@@ -66,7 +72,7 @@ function writeAddress(how) {
 function listenToAddress() {
   window.addEventListener("hashchange", () => {
     clearTimeout(noteLater);
-    playing = false;
+    playing = null;
     Object.assign(state, viewOf(location.hash));
     show();
   });

@@ -2,12 +2,13 @@
 
 // Of each list: its name, what the state is for a value, and the value that is chosen.
 const LISTS = [
+  ["beside", (value) => ({ beside: Number(value) }), () => state.beside],
   ["show", (value) => ({ show: value }), () => state.show],
   ["scale", (value) => ({ log: value === "log" }), () => (state.log ? "log" : "linear")],
   ["range", (value) => ({ shared: value === "shared" }), () => (state.shared ? "shared" : "own")],
 ];
 const FRAME_MILLISECONDS = 700; // of a checkpoint while they are played
-let playing = false;
+let playing = null; // the play that is going on, if any
 
 // Makes all controls say what is chosen.
 function writeChoices() {
@@ -40,10 +41,12 @@ function listenToChoices() {
   $("strongest").addEventListener("toggle", repaint);
   const off = [taps && "average", signed && "log"].filter(Boolean);
   for (const value of off) document.querySelector(`option[value="${value}"]`).disabled = true;
-  $("checkpoint").max = data.checkpoints.length - 1;
-  $("checkpoints").hidden = data.checkpoints.length < 2;
+  [$("checkpoint").min, $("checkpoint").max] = [FIRST, LAST];
+  $("checkpoints").hidden = FIRST === LAST;
+  $("beside-label").hidden = LAST === 0;
+  $("beside").append(...data.checkpoints.map((_, i) => new Option(checkpointName(i), i)));
   $("checkpoint").addEventListener("input", () => {
-    playing = false;
+    playing = null;
     state.checkpoint = Number($("checkpoint").value);
     noteView();
     show();
@@ -53,14 +56,14 @@ function listenToChoices() {
 
 // Shows one checkpoint after the other up to the last, from the first if it is there.
 async function play() {
-  playing = !playing;
-  const last = data.checkpoints.length - 1;
-  if (playing && state.checkpoint === last) state.checkpoint = -1;
-  while (playing && state.checkpoint < last) {
+  const mine = playing ? null : {};
+  playing = mine;
+  if (mine && state.checkpoint === LAST) state.checkpoint = FIRST - 1;
+  while (mine && playing === mine && state.checkpoint < LAST) {
     state.checkpoint += 1;
     noteView();
     await Promise.all([show(), new Promise((done) => setTimeout(done, FRAME_MILLISECONDS))]);
   }
-  playing = false;
+  if (playing === mine) playing = null;
   writeChoices();
 }

@@ -70,12 +70,12 @@ function escaped(text) {
 function headlines() {
   const chosen = (id) => $(id).selectedOptions[0].textContent;
   const query = state.show === "average" ? [] : [`query ${pair(state.query)}`];
-  const shown = [chosen("show"), ...query, `colours ${chosen("scale")}`, `range ${chosen("range")}`];
+  const words = [chosen("show"), ...query, `colours ${chosen("scale")}`, `range ${chosen("range")}`];
   return [
     document.title,
     $("about").textContent,
     `${data.names[state.image]}. ${$("prediction").textContent}`,
-    `Shown: ${shown.join(", ")}.`,
+    `Shown: ${words.join(", ")}.`,
   ];
 }
 
@@ -130,7 +130,7 @@ function svgOfView() {
 
 // Hands the file to the browser, under a name of the run and the view.
 async function save(kind, make) {
-  if (!layers.length) return;
+  if (!sides.length) return;
   const link = document.createElement("a");
   const words = [document.title, ...addressOf(state).slice(1).split("&"), "view"].filter(Boolean);
   link.download = `${words.join("_").replace(/[^\w.-]+/g, "-").slice(0, 100)}.${kind}`;

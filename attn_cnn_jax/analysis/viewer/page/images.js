@@ -85,7 +85,7 @@ async function addOwn(file) {
 
 function listenToImages() {
   data.names.forEach((_, index) => addThumbnail(index));
-  $("own").hidden = !data.layers.every((layer) => layer.shared);
+  $("own").hidden = !data.checkpoints.every(({ shared }) => shared.every(Boolean));
   $("own-file").addEventListener("change", async () => {
     for (const file of $("own-file").files) await addOwn(file);
     $("own-file").value = "";

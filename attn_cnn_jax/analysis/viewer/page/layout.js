@@ -3,8 +3,10 @@
 const COLUMNS = 16; // maps side by side at most
 const NAME = 15; // height of a layer's name above its maps, on a narrow page
 const NUMBERS = 18; // height of the numbers of the columns
+const BETWEEN = 20; // from a checkpoint's maps to those beside them
 const WRAPPED = 14; // height of the numbers of a row of a layer with more rows
 const SMALLEST = 28; // of a map, in pixels of the page
+const SCROLLED = 52; // of a map where not all fit on the screen
 const LARGEST = 240;
 const layout = { cells: [], lines: [], side: 250 };
 
@@ -18,67 +20,84 @@ function sideOf() {
   return isNarrow() ? 150 : Math.round(Math.min(320, Math.max(140, side)));
 }
 
-// Places all maps, layers as rows and heads as columns, as large as the screen allows.
+// Places all maps, layers as rows and heads as columns, as large as the screen allows; two
+// checkpoints side by side, or each layer of one below that of the other.
 function layOut() {
+  const chosen = layout.cells[state.cell];
+  Object.assign(layout, { cells: [], lines: [] }, arrangement());
+  placeMaps();
+  if (chosen) state.cell = Math.max(0, cellAt(chosen.layer, chosen.head, Math.min(chosen.side, layout.sides - 1)));
+  makeRoom();
+}
+
+// How many maps stand side by side, how large each is, and what stands around it.
+function arrangement() {
   const columns = Math.max(1, Math.min(COLUMNS, Math.max(...data.layers.map((l) => l.heads))));
-  const above = isNarrow();
+  const above = isNarrow(); // where the name of a layer stands, else on its left
   const left = above ? 2 : widthOfNames();
   const gap = above ? 3 : columns > 12 ? 4 : 8;
   const below = data.classMass ? 31 : 18;
-  const overhead = (layer) => below + (above ? NAME : 2) + (layer.heads > columns ? WRAPPED : 0);
   const rowsOf = (layer) => Math.max(1, Math.ceil(layer.heads / columns));
+  const count = Math.max(1, sides.length);
 
-  const wide = ($("scroll").clientWidth - 6 - left) / columns - gap;
-  const top = $("scroll").getBoundingClientRect().top + window.scrollY;
-  const spent = data.layers.reduce((sum, l) => sum + rowsOf(l) * overhead(l), NUMBERS);
-  const rows = data.layers.reduce((sum, l) => sum + rowsOf(l), 0);
-  const high = (window.innerHeight - top - 8 - spent) / rows;
-  const box = Math.max(SMALLEST, Math.min(LARGEST, Math.floor(wide), Math.floor(high)));
+  const { top } = $("scroll").getBoundingClientRect();
+  const room = [window.innerHeight - top - window.scrollY - 8, $("scroll").clientWidth - 6 - left];
+  const wideOf = (beside) => Math.floor((room[1] - (beside - 1) * BETWEEN) / (beside * columns) - gap);
+  const boxOf = (beside, down) => {
+    const around = (layer) => below + (above ? NAME : 2) + (layer.heads > columns ? WRAPPED : 0);
+    const spent = data.layers.reduce((sum, l) => sum + down * rowsOf(l) * around(l), NUMBERS + beside * NAME);
+    const rows = data.layers.reduce((sum, l) => sum + down * rowsOf(l), 0);
+    return Math.min(wideOf(beside), Math.floor((room[0] - spent) / rows));
+  };
+  const across = count > 1 && boxOf(count, 1) >= Math.max(SMALLEST, boxOf(1, count));
+  const fitting = Math.min(LARGEST, across ? boxOf(count, 1) : boxOf(1, count));
+  const box = fitting >= SMALLEST ? fitting : Math.max(SMALLEST, Math.min(SCROLLED, wideOf(1)));
+  return { sides: count, across, columns, left, above, below, gap, box, rowsOf };
+}
 
-  layout.cells = [];
-  layout.lines = [];
-  layout.columns = columns;
-  layout.left = left;
-  layout.above = above;
-  const first = NUMBERS + (above ? NAME : 0);
+function placeMaps() {
+  const { sides: count, across, columns, left, above, below, gap, box, rowsOf } = layout;
+  const block = columns * (box + gap) + BETWEEN; // of a checkpoint's maps
+  const first = NUMBERS + (above ? NAME : 0) + (across ? NAME : 0);
+  const named = [0, 0]; // columns of each block that have their number above the grid
   let y = first;
-  let named = 0; // columns that have their number above the grid
-  data.layers.forEach((layer, index) => {
+  for (let side = 0; across && side < count; side++)
+    layout.lines.push({ side, x: left + side * block, y: NAME - 4 });
+  const rows = data.layers.flatMap((layer, index) => [...Array(count).keys()].map((side) => [layer, index, side]));
+  for (const [layer, index, side] of rows) {
     const zoom = { single: zoomOfGrid(layer.key, box), average: zoomOfGrid(layer.query, box) };
     const heights = [layer.key[0] * zoom.single];
     if (!taps) heights.push(layer.query[0] * zoom.average);
     const height = layer.heads ? Math.max(...heights) : SMALLEST / 2;
     const wrapped = layer.heads > columns;
     const step = height + below + (wrapped ? WRAPPED : 2);
-    if (index > 0) y += (above ? NAME : 0) + (wrapped ? WRAPPED : 0);
-    const nameAt = index === 0 ? NAME - 4 : y - 4 - (wrapped ? WRAPPED : 0);
-    layout.lines.push({ layer, y: above ? nameAt : y + height / 2 + 4 });
+    const place = across ? side : 0; // of its block
+    const isFirst = index === 0 && side === 0;
+    if (!place) {
+      if (!isFirst) y += (above ? NAME : 0) + (wrapped ? WRAPPED : 0);
+      const nameAt = isFirst ? first - NUMBERS - 4 : y - 4 - (wrapped ? WRAPPED : 0);
+      layout.lines.push({ layer, side, x: 0, y: above ? nameAt : y + height / 2 + 4 });
+    }
     for (let head = 0; head < layer.heads; head++) {
       const top = y + Math.floor(head / columns) * step;
-      layout.cells.push({
-        layer: index,
-        head,
-        x: left + (head % columns) * (box + gap),
-        y: top,
-        height,
-        zoom,
-        // Where its number stands: that of a column once, by the first layer that has it.
-        numberAt: wrapped ? top - 5 : head < named ? null : first - 5,
-      });
+      const x = left + place * block + (head % columns) * (box + gap);
+      // Where its number stands: that of a column once, by the first layer that has it.
+      const numberAt = wrapped ? top - 5 : head < named[place] ? null : first - 5;
+      layout.cells.push({ layer: index, head, side, x, y: top, height, zoom, numberAt });
     }
-    if (!wrapped || index === 0) named = Math.max(named, layer.heads);
-    y += rowsOf(layer) * step;
-  });
-  layout.width = left + columns * (box + gap);
+    if (!wrapped || index === 0) named[place] = Math.max(named[place], layer.heads);
+    if (!across || side === count - 1) y += rowsOf(layer) * step;
+  }
+  layout.width = left + (across ? count : 1) * block - BETWEEN;
   layout.height = y;
-  state.cell = Math.min(state.cell, Math.max(0, layout.cells.length - 1));
-  makeRoom();
 }
 
 function widthOfNames() {
   const context = $("maps").getContext("2d");
   context.font = FONT;
-  const widths = data.layers.map((l) => context.measureText(l.name).width);
+  const names = data.layers.map((l) => l.name);
+  if (sides.length > 1) names.push(shortName(shown[1]));
+  const widths = names.map((name) => context.measureText(name).width);
   return Math.min(110, Math.ceil(Math.max(...widths)) + 10);
 }
 
@@ -119,12 +138,26 @@ function hit(x, y) {
   return null;
 }
 
-// The map one layer up or down (at the same head, or its last), or one head beside.
+// The index of a map, -1 where there is none.
+function cellAt(layer, head, side) {
+  return layout.cells.findIndex((c) => c.layer === layer && c.head === head && c.side === side);
+}
+
+// The map one row up or down (at the same head, or its last), or one head beside.
 function neighbour(cell, [down, right]) {
-  const of = (layer, head) => layout.cells.findIndex((c) => c.layer === layer && c.head === head);
-  if (right) return of(cell.layer, cell.head + right);
-  for (let layer = cell.layer + down; layer >= 0 && layer < data.layers.length; layer += down)
-    if (data.layers[layer].heads) return of(layer, Math.min(cell.head, data.layers[layer].heads - 1));
+  const { layer, head, side } = cell;
+  const [across, below] = layout.across ? [layout.sides, 1] : [1, layout.sides];
+  if (right) {
+    const next = cellAt(layer, head + right, side);
+    if (next >= 0 || across === 1) return next;
+    return cellAt(layer, right > 0 ? 0 : data.layers[layer].heads - 1, side + right);
+  }
+  const row = below > 1 ? layer * below + side : layer;
+  for (let other = row + down; other >= 0 && other < data.layers.length * below; other += down) {
+    const there = Math.floor(other / below);
+    const { heads } = data.layers[there];
+    if (heads) return cellAt(there, Math.min(head, heads - 1), below > 1 ? other % below : side);
+  }
   return -1;
 }
 

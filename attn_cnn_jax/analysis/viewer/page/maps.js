@@ -66,7 +66,8 @@ const kept = new Map(); // id: promise of maps, the least recently used first
 
 // Maps of a layer; those that do not depend on the image are stored for image 0.
 async function readLayer(checkpoint, layer, image) {
-  const id = `maps-${data.checkpoints[checkpoint].blocks}-${layer}-${data.layers[layer].shared ? 0 : image}`;
+  const { blocks, shared } = data.checkpoints[checkpoint];
+  const id = `maps-${blocks}-${layer}-${shared[layer] ? 0 : image}`;
   const found = kept.get(id) || inflate(id).then((b) => parseLayer(b, data.layers[layer]));
   kept.delete(id);
   kept.set(id, found);

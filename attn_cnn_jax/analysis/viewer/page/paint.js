@@ -12,7 +12,7 @@ function repaint() {
 }
 
 function paint() {
-  if (!layers.length) return;
+  if (!sides.length) return;
   const started = performance.now();
   const maps = layout.cells.map(mapOf);
   const top = Math.max(0, ...maps.map((map) => map.largest));
@@ -53,9 +53,9 @@ function drawMaps(pen, maps) {
   pen.textAlign = "left";
   pen.fillStyle = text;
   for (const line of layout.lines) {
-    const name = line.layer.heads ? line.layer.name : `${line.layer.name} (no heads)`;
-    const width = line.layer.heads && !layout.above ? layout.left - 8 : layout.width;
-    pen.fillText(name, 0, line.y, width);
+    const width = line.layer?.heads && !layout.above ? layout.left - 8 : layout.width;
+    pen.fillStyle = line.side ? soft : text;
+    pen.fillText(nameOfLine(line), line.x, line.y, width);
   }
   pen.textAlign = "center";
   maps.forEach((map, i) => {
@@ -69,7 +69,7 @@ function drawMaps(pen, maps) {
       pen.fillText(`class ${briefly(map.classMass)}`, cell.x + w / 2, cell.y + cell.height + 26, w + 4);
     if (cell.numberAt !== null) {
       pen.fillStyle = text;
-      pen.fillText(`${i === 0 && w > 40 ? `${plane} ` : ""}${cell.head + 1}`, cell.x + w / 2, cell.numberAt);
+      pen.fillText(`${cell.head === 0 && cell.layer === layout.cells[0].layer && w > 40 ? `${plane} ` : ""}${cell.head + 1}`, cell.x + w / 2, cell.numberAt);
     }
     if (i === state.cell) {
       pen.strokeStyle = focus;

@@ -56,7 +56,7 @@ function listenToMaps() {
     const place = canvas.getBoundingClientRect();
     hovered = hit(event.clientX - place.left, event.clientY - place.top);
     showTip(event);
-    if (layers.length) repaint();
+    if (sides.length) repaint();
   };
   canvas.addEventListener("pointermove", toPointer);
   canvas.addEventListener("pointerdown", (event) => {
@@ -66,7 +66,7 @@ function listenToMaps() {
   canvas.addEventListener("pointerleave", () => {
     hovered = null;
     $("tip").hidden = true;
-    if (layers.length) repaint();
+    if (sides.length) repaint();
   });
   canvas.addEventListener("keydown", (event) => {
     const step = ARROWS[event.key];

@@ -6,10 +6,13 @@ const plane = taps ? "plane" : "head";
 const quantity = signed ? "weight" : "probability";
 const GRID = [0, 1].map((axis) => Math.max(...data.layers.map((l) => l.query[axis])));
 const SHOWN = ["map", "seen", "overlay", "average"];
+const LAST = data.checkpoints.length - 1; // those of other runs come before the run's own
+const FIRST = data.checkpoints.findIndex(({ run }) => run === data.checkpoints[LAST].run);
 const DEFAULTS = {
   image: 0,
-  checkpoint: data.checkpoints.length - 1,
+  checkpoint: LAST,
   query: GRID.map((length) => Math.floor(length / 2)),
+  beside: FIRST > 0 ? 0 : -1, // another checkpoint, below each layer of the first; -1: none
   pinned: false, // else the query follows the pointer
   show: "map",
   log: false,
@@ -17,7 +20,8 @@ const DEFAULTS = {
   cell: 0, // the chosen map
 };
 const state = { ...DEFAULTS };
-let layers = []; // maps of the chosen image and checkpoint
+let sides = []; // the layers' maps of the chosen image: of the checkpoint, of that beside
+let shown = []; // the checkpoints of `sides`, while the state may already name others
 let photo = null; // the chosen image
 let hovered = null; // {cell, pixel}
 
@@ -29,7 +33,7 @@ function queryOf(layer) {
 }
 
 function mapOf(cell) {
-  const maps = layers[cell.layer];
+  const maps = sides[cell.side][cell.layer];
   if (state.show === "average") return averageMap(maps, cell.head);
   const [row, column] = queryOf(maps);
   return singleMap(maps, cell.head, row * maps.query[1] + column);
@@ -73,6 +77,11 @@ function pin(pinned) {
   writeQuery();
   noteView();
   repaint();
+}
+
+// The checkpoints that are chosen: one, or two beside each other.
+function chosenCheckpoints() {
+  return state.beside < 0 ? [state.checkpoint] : [state.checkpoint, state.beside];
 }
 
 function choose(cell) {

@@ -25,11 +25,13 @@ async function load() {
   const ticket = ++wanted;
   $("maps").setAttribute("aria-busy", "true");
   try {
-    const reads = data.layers.map((_, i) => readLayer(state.checkpoint, i, state.image));
-    const [image, ...read] = await Promise.all([readImage(state.image), ...reads]);
+    const read = (checkpoint) => Promise.all(data.layers.map((_, i) => readLayer(checkpoint, i, state.image)));
+    const chosen = chosenCheckpoints();
+    const [image, ...maps] = await Promise.all([readImage(state.image), ...chosen.map(read)]);
     if (ticket !== wanted) return;
-    [photo, layers] = [image, read];
-    paint();
+    [photo, sides, shown] = [image, maps, chosen];
+    if (layout.sides === sides.length) paint();
+    else resize();
     $("maps").setAttribute("aria-busy", "false");
   } catch (error) {
     complain(`The maps cannot be read: ${error}`);
@@ -46,7 +48,7 @@ function resize() {
   devicePixels($("legend"), $("legend-box").clientWidth, 12);
   layOut();
   devicePixels($("maps"), layout.width, layout.height);
-  if (layers.length) paint();
+  if (sides.length) paint();
 }
 
 function start() {

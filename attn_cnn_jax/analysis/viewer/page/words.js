@@ -1,7 +1,27 @@
 // What the page says: of a pixel, of the chosen map, of the run, of how to read it.
 
 function nameOf(cell) {
-  return `${data.layers[cell.layer].name}, ${plane} ${cell.head + 1}`;
+  const name = `${data.layers[cell.layer].name}, ${plane} ${cell.head + 1}`;
+  return cell.side ? `${name}, ${shortName(shown[1])}` : name;
+}
+
+// A checkpoint, and its run where the page has several.
+function checkpointName(index) {
+  const { run, name } = data.checkpoints[index];
+  return FIRST > 0 ? `${run}, ${name}` : name;
+}
+
+// What tells one of the shown checkpoints from the other.
+function shortName(index) {
+  const { run, epoch } = data.checkpoints[index];
+  const isOfAnother = shown.some((other) => data.checkpoints[other].run !== run);
+  return isOfAnother ? run : `epoch ${Number(epoch.toPrecision(4))}`;
+}
+
+// What stands at a row of maps, or above all maps of a checkpoint.
+function nameOfLine({ layer, side }) {
+  if (!layer || side) return shortName(shown[side]);
+  return layer.heads ? layer.name : `${layer.name} (no heads)`;
 }
 
 function pair(two) {
@@ -52,28 +72,32 @@ function percent(share) {
 // The name of the image, what the network says it is, and what it is.
 function writePrediction() {
   $("image-name").textContent = data.names[state.image];
-  const guesses = data.checkpoints[state.checkpoint].guesses?.[state.image]; // none of an own image
-  $("prediction").hidden = !guesses;
-  $("prediction").textContent = "";
-  if (!guesses) return;
-  const [first, second] = guesses.map(([index, share]) => `${data.classes[index]} (${percent(share)})`);
+  const guesses = chosenCheckpoints().map((checkpoint, side) => {
+    const found = data.checkpoints[checkpoint].guesses[state.image]; // none of an own image
+    if (!found) return "";
+    const [first, second] = found.map(([index, share]) => `${data.classes[index]} (${percent(share)})`);
+    return `${side ? "Beside" : "Predicted"}: ${first}${second ? `, then ${second}` : ""}. `;
+  });
   const label = data.labels[state.image];
-  const truth = label === null ? "" : ` True label: ${data.classes[label]}.`;
-  $("prediction").textContent = `Predicted: ${first}${second ? `, then ${second}` : ""}.${truth}`;
+  const truth = Number.isInteger(label) ? `True label: ${data.classes[label]}.` : "";
+  $("prediction").textContent = `${guesses.join("")}${truth}`.trim();
 }
 
 function writeAbout() {
-  const { name, accuracy } = data.checkpoints[state.checkpoint];
-  const scored = accuracy === null ? "" : `, test accuracy ${percent(accuracy)}`;
-  $("about").textContent = [`${data.about}, ${name}${scored}.`, ...data.notes].join(" ");
-  $("checkpoint-name").textContent = name;
+  const words = chosenCheckpoints().map((checkpoint) => {
+    const { accuracy } = data.checkpoints[checkpoint];
+    return checkpointName(checkpoint) + (accuracy === null ? "" : `, test accuracy ${percent(accuracy)}`);
+  });
+  $("about").textContent = [`${data.about}, ${words.join("; beside it ")}.`, ...data.notes].join(" ");
+  $("checkpoint-name").textContent = checkpointName(state.checkpoint);
   $("checkpoint").value = state.checkpoint;
-  $("checkpoint").setAttribute("aria-valuetext", name);
+  $("checkpoint").setAttribute("aria-valuetext", checkpointName(state.checkpoint));
 }
 
 // Why another image changes no map, where that is so.
 function writeSame() {
-  const same = data.layers.filter((layer) => layer.shared).map((layer) => layer.name);
+  const shared = chosenCheckpoints().map((checkpoint) => data.checkpoints[checkpoint].shared);
+  const same = data.layers.filter((_, i) => shared.every((layers) => layers[i])).map((layer) => layer.name);
   $("same").hidden = !same.length || ["seen", "overlay"].includes(state.show);
   const all = same.length === data.layers.length;
   $("same-words").textContent =
@@ -141,7 +165,9 @@ function writeTable(maps) {
     const cell = layout.cells[i];
     const best = describe(cell, map, strongestPixel(map));
     const row = document.createElement("tr");
-    const words = [data.layers[cell.layer].name, `${cell.head + 1}`, best.where, best.offset, best.value];
+    const side = cell.side ? `, ${shortName(shown[1])}` : "";
+    const layer = `${data.layers[cell.layer].name}${side}`;
+    const words = [layer, `${cell.head + 1}`, best.where, best.offset, best.value];
     if (data.classMass) words.push(map.classMass === null ? "" : number(map.classMass));
     row.append(...elements("td", words));
     return row;
@@ -163,7 +189,7 @@ function showTip(event) {
 // What the tip says, again after the query or the maps have changed under the pointer.
 function writeTip() {
   const tip = $("tip");
-  tip.hidden = !hovered || !layers.length;
+  tip.hidden = !hovered || !sides.length;
   if (tip.hidden) return;
   const cell = layout.cells[hovered.cell];
   const map = mapOf(cell);
