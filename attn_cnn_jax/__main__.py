@@ -12,6 +12,7 @@ COMMANDS = {
     "evaluate": ("main", "Score a run again."),
     "analyze": ("analyze", "Draw and count what the heads of a run attend to."),
     "prune": ("prune", "Make a run without some of its heads."),
+    "sweep": ("sweep", "Train rows with several seeds, and print their tables."),
     "tables": ("results", "Print the papers' tables with your runs."),
     "list": ("results.listing", "Print the rows, published and your own numbers."),
     "bench": ("bench", "Measure speed, memory and FLOPs of a row."),

@@ -145,6 +145,7 @@ ALLOWED: dict[str, set[str]] = {
         "remote",
         "errors",
     },
+    "sweep": {"checkpoint", "command_line", "config", "results", "errors"},
     "prepare_data": {"command_line", "data", "errors"},
     "theory": {
         "covered_offsets",
@@ -181,6 +182,7 @@ ONLY = {
         "analyze",
         "prune",
         "results",
+        "sweep",
         "bench",
         "prepare_data",
         "interop",

@@ -30,7 +30,7 @@ TINY = [
 COMMANDS = [
     *(
         f"attn_cnn_jax.{name}"
-        for name in "main analyze prune bench results interop".split()
+        for name in "main analyze prune bench results sweep interop".split()
     ),
     *(f"attn_cnn_jax.theory {name}" for name in "convert error fit pictures".split()),
     "attn_cnn_jax.prepare_data",

@@ -50,6 +50,7 @@ PLACES = {
     "attn_cnn_jax.prune": ("workdir", "output"),
     "attn_cnn_jax.bench": ("workdir",),
     "attn_cnn_jax.results": ("output",),
+    "attn_cnn_jax.sweep": ("folder", "data_dir"),
     "attn_cnn_jax.theory convert": ("workdir", "output"),
     "attn_cnn_jax.theory fit": ("output", "data_dir"),
     "attn_cnn_jax.theory error": ("output",),

@@ -296,12 +296,12 @@ def test_the_flag_reaches_main_as_it_is(tmp_path):
             "-m",
             "attn_cnn_jax.main",
             f"--config={QUICKSTART}",
-            "--config.model.num_heads=(9,8)",
+            "--config.model.num_heads=(9,8,7)",
             f"--workdir={tmp_path / 'run'}",
         ],
         capture_output=True,
         text=True,
     )
     assert result.returncode == 2
-    assert result.stderr.startswith("error: config.model.num_heads is (9, 8); ")
+    assert result.stderr.startswith("error: config.model.num_heads is (9, 8, 7); ")
     assert result.stderr.count("\n") == 1 and not (tmp_path / "run").exists()

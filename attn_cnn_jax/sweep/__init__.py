@@ -1,0 +1,1 @@
+"""Many runs from one command: what they are, and how this machine works them off."""
