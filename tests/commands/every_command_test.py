@@ -17,7 +17,7 @@ def test_help_is_no_failure(shell, command, flag):
 def test_help_shows_the_flags_of_the_command(shell, command):
     flags = {"prepare_data": "source", "error": "features", "pictures": "spread"}
     flags |= {"fit": "seeds", "compare": "variants", "compiled": "target"}
-    flags |= {"results": "workdirs"}
+    flags |= {"results": "workdirs", "sweep": "seeds"}
     flag = flags.get(command.replace(" ", ".").rpartition(".")[2], "workdir")
     assert f"--{flag}:" in shell(command, "--help").out
 
