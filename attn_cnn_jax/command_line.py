@@ -46,6 +46,12 @@ def define_config_flag() -> flags.FlagHolder:
     return holder
 
 
+def config_as_written() -> ConfigDict:
+    """Return the config that --config names, before the flags of its fields."""
+    parser: Any = flags.FLAGS["config"].parser
+    return parser.as_written
+
+
 def define_path(name: str, default: str | None, text: str) -> flags.FlagHolder:
     """Give a command a flag that names a file or folder; its ~ is the user's home."""
     return _define(_PathParser(), name, default, text)
@@ -274,7 +280,12 @@ class _FolderParser(_PathParser):
 
 
 class _ConfigParser(flags.ArgumentParser):
-    """The parser of --config=FILE.py[:options], the file being run."""
+    """The parser of --config=FILE.py[:options], the file being run once.
+
+    `as_written` is what it returned, without the flags of fields.
+    """
+
+    as_written: ConfigDict
 
     def parse(self, argument: str) -> ConfigDict:
         path, colon, options = argument.partition(":")
@@ -283,6 +294,7 @@ class _ConfigParser(flags.ArgumentParser):
             if match := re.match(r"--?(?:no)?config\.([^=]*)", argument):
                 _refuse_unknown(config, match[1])
         config.lock()
+        self.as_written = config.copy_and_resolve_references()
         return config
 
 

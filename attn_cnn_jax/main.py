@@ -11,7 +11,8 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 from absl import flags
@@ -90,7 +91,10 @@ def main() -> int:
     if init_from and not remote.is_remote(init_from):
         init_from = os.path.abspath(init_from)
     workdir = _WORKDIR.value or default_workdir(
-        config_flags.get_config_filename(flags.FLAGS["config"]), config, init_from
+        config_flags.get_config_filename(flags.FLAGS["config"]),
+        config_lib.changes(command_line.config_as_written(), config),
+        config.seed,
+        init_from,
     )
     if init_from:
         _take_model(config, init_from, workdir)
@@ -112,17 +116,17 @@ def main() -> int:
 
 
 def default_workdir(
-    named: str, config: ConfigDict, init_from: str | None = None
+    named: str,
+    changes: Mapping[str, tuple[Any, Any]],
+    seed: int,
+    init_from: str | None = None,
 ) -> str:
     """Return runs/<name>[_<options>][_<field>=<value>]_seed<n>[_init_<other run>].
 
-    `named` is what stands behind --config=; fields are those of `config` in which it
-    differs from the file, if that changes a number.
+    `named` is what stands behind --config=, and `changes` are those of a run from it.
     """
-    path, colon, options = named.partition(":")
+    path, _, options = named.partition(":")
     parts = [pathlib.Path(path).stem, *filter(None, options.split(","))]
-    as_written = config_lib.read_file(path, options if colon else None)
-    changes = config_lib.changes(as_written, config)
     overrides = [
         re.sub(r"[^\w.=-]+", "-", f"{field}={value}")
         for field, (_, value) in changes.items()
@@ -133,7 +137,7 @@ def default_workdir(
         digest = hashlib.sha256(text.encode()).hexdigest()
         overrides = [text[: _LONGEST_OVERRIDES - 9], digest[:8]]
     origin = f"_init_{pathlib.Path(init_from).name}" if init_from else ""
-    return f"runs/{'_'.join([*parts, *overrides])}_seed{config.seed}{origin}"
+    return f"runs/{'_'.join([*parts, *overrides])}_seed{seed}{origin}"
 
 
 def _take_model(config: ConfigDict, init_from: str, workdir: str) -> None:

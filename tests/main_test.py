@@ -106,10 +106,13 @@ def test_training_leaves_a_run_in_its_default_workdir(trained, folder):
 )
 def test_the_default_workdir_says_what_was_overridden(named, overrides, expected):
     """Only what changes a number: vit's batches are of 32 anyway."""
-    config = config_lib.read_file(*named.split(":"))
+    written, config = (config_lib.read_file(*named.split(":")) for _ in range(2))
     config.update_from_flattened_dict(overrides)
-    assert default_workdir(named, config) == f"runs/{expected}"
-    assert default_workdir(named, config, "runs/a").endswith("_init_a")
+    changes = config_lib.changes(written, config)
+    workdir = default_workdir(named, changes, config.seed)
+    assert workdir == f"runs/{expected}"
+    other = default_workdir(named, changes, config.seed, "runs/a")
+    assert other == f"{workdir}_init_a"
 
 
 def test_training_imports_neither_tensorflow_nor_torch(trained):

@@ -39,7 +39,8 @@ def test_the_commands_do_what_the_guide_says(guide):
     assert done.returncode == 0, done.stderr
     done = guide.run(f"{test} -q")
     assert "2 passed" in done.stdout, done.stdout
-    done = guide.run(f"{train} --config.num_epochs=2 --config.model.num_layers=1")
+    short = "--config.num_epochs=2 --config.model.num_layers=1"
+    done = guide.run(f"{train} {short} --workdir=runs/photo_tiles_seed42")
     assert done.returncode == 0, done.stderr
     done = guide.run(evaluate)
     assert done.returncode == 0, done.stderr
