@@ -14,7 +14,7 @@ COMMANDS = {
     "prune": ("prune", "Make a run without some of its heads."),
     "sweep": ("sweep", "Train rows with several seeds, and print their tables."),
     "tables": ("results", "Print the papers' tables with your runs."),
-    "list": ("results.listing", "Print the rows, published and your own numbers."),
+    "list": ("results.list_configs", "Print the rows, published and your own numbers."),
     "bench": ("bench", "Measure speed, memory and FLOPs of a row."),
     "data": ("prepare_data", "Prepare CIFAR from a local copy or the web."),
     "import": ("interop", "Make a run of weights that others published."),

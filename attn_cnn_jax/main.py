@@ -6,13 +6,9 @@ python -m attn_cnn_jax.main --config=configs/laptop.py --init_from=runs/pruned
 """
 
 import contextlib
-import hashlib
 import json
 import os
-import pathlib
-import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import jax
 from absl import flags
@@ -30,8 +26,6 @@ from attn_cnn_jax import (
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.errors import UserError
 from attn_cnn_jax.run import Run
-
-_LONGEST_OVERRIDES = 100  # characters in the name of a folder
 
 _CONFIG = command_line.define_config_flag()
 _WORKDIR = command_line.define_folder(
@@ -90,7 +84,7 @@ def main() -> int:
     init_from = _INIT_FROM.value
     if init_from and not remote.is_remote(init_from):
         init_from = os.path.abspath(init_from)
-    workdir = _WORKDIR.value or default_workdir(
+    workdir = _WORKDIR.value or config_lib.default_workdir(
         config_flags.get_config_filename(flags.FLAGS["config"]),
         config_lib.changes(command_line.config_as_written(), config),
         config.seed,
@@ -113,31 +107,6 @@ def main() -> int:
                 )
             return 128 + stopped.signal_number
     return 0
-
-
-def default_workdir(
-    named: str,
-    changes: Mapping[str, tuple[Any, Any]],
-    seed: int,
-    init_from: str | None = None,
-) -> str:
-    """Return runs/<name>[_<options>][_<field>=<value>]_seed<n>[_init_<other run>].
-
-    `named` is what stands behind --config=, and `changes` are those of a run from it.
-    """
-    path, _, options = named.partition(":")
-    parts = [pathlib.Path(path).stem, *filter(None, options.split(","))]
-    overrides = [
-        re.sub(r"[^\w.=-]+", "-", f"{field}={value}")
-        for field, (_, value) in changes.items()
-        if field != "seed"
-    ]
-    text = "_".join(overrides)
-    if len(text) > _LONGEST_OVERRIDES:
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        overrides = [text[: _LONGEST_OVERRIDES - 9], digest[:8]]
-    origin = f"_init_{pathlib.Path(init_from).name}" if init_from else ""
-    return f"runs/{'_'.join([*parts, *overrides])}_seed{seed}{origin}"
 
 
 def _take_model(config: ConfigDict, init_from: str, workdir: str) -> None:

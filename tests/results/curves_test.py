@@ -122,7 +122,7 @@ def test_up_to_three_fields_tell_configs_apart(make_run, tmp_path):
         make_run("b/same", "quickstart", {10: 0.4}, **changed),
     ]
     assert [curves.label for curves in run_curves(workdirs)] == [
-        "same (batch_size 50; init_from empty; num_epochs 70)",
+        "same (batch_size 50; init_from empty; num_epochs 110)",
         "same (batch_size 10; init_from runs/a; num_epochs 9)",
     ]
 

@@ -172,7 +172,7 @@ def test_hostile_strings_stay_in_their_cell(make_run, parse_markdown):
         make_run(
             "x|y<b>`z`\nq",
             "quickstart",
-            {epoch: 0.9 for epoch in range(1, 71)},
+            {epoch: 0.9 for epoch in range(1, 111)},
             dataset__name=HOSTILE,
             bench=json.dumps(bench),
         )

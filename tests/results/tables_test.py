@@ -246,7 +246,7 @@ def test_goodput_is_the_mean_of_the_runs_that_know_it(make_run, values):
 
 
 def test_digits_are_listed_apart(make_run, tmp_path, values):
-    workdir = make_run("demo", "quickstart", {35: 0.95, 70: 0.98})
+    workdir = make_run("demo", "quickstart", {35: 0.95, 110: 0.98})
     runs = read_runs([workdir])
     for number in (1, 2, 3):
         status = [c.name for c in tables.table(number, runs).columns].index("status")
@@ -260,7 +260,7 @@ def test_digits_are_listed_apart(make_run, tmp_path, values):
         0.98,
         None,  # it was made by hand, and knows neither its number of images,
         1,
-        70.0,
+        110.0,
         None,  # nor its goodput,
         "complete",
         None,  # nor a digest
