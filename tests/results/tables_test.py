@@ -265,7 +265,7 @@ def test_digits_are_listed_apart(make_run, tmp_path, values):
         "complete",
         None,  # nor a digest
     ]
-    assert values(others, "demo", "ours: parameters") == [Cell(174_811)]
+    assert values(others, "demo", "ours: parameters") == [Cell(46_064)]
     paths = write_tables(tmp_path / "out", [workdir])
     assert [path.name for path in paths][-2:] == ["other_runs.md", "other_runs.csv"]
 
