@@ -57,7 +57,13 @@ def layer_and_pixels(attention):
     return make, x
 
 
-@pytest.mark.parametrize("attention", CHUNKED)
+def often(attention: str):
+    """What the report's layers add to the paper's is no matter of chunks."""
+    repeats = attention.endswith("_report") or attention == "learned_w_content_v1"
+    return pytest.param(attention, marks=pytest.mark.soak if repeats else ())
+
+
+@pytest.mark.parametrize("attention", [often(name) for name in CHUNKED])
 def test_chunks_of_queries_change_nothing(attention, x64):
     """Masks included; three rows at a time of four or five, and one."""
     make, x = layer_and_pixels(attention)
